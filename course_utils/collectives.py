@@ -49,15 +49,14 @@ def count_collectives() -> Iterator[Collectives]:
         (Collectives({'all-reduce': 1}), 8, 0)
         >>> dist.destroy_process_group()
     """
-    sent = Collectives()
-    with _Counting(sent):
-        yield sent
+    with _Counting() as counting:
+        yield counting.sent
 
 
 class _Counting(TorchDispatchMode):
-    def __init__(self, sent: Collectives) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.sent = sent
+        self.sent = Collectives()
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation.namespace in ("c10d", "_c10d_functional"):

@@ -10,19 +10,20 @@ from torch.nn import functional as F
 from torch.utils import checkpoint
 
 
-def mlp(*sizes: int) -> nn.Sequential:
-    """A multi-layer perceptron with tanh between its linear layers, in the default dtype.
+def mlp(*sizes: int, dtype: torch.dtype | None = None) -> nn.Sequential:
+    """A multi-layer perceptron with tanh between its linear layers.
 
     Tanh rather than ReLU: it has no kink, so finite differences agree with the gradient everywhere.
 
     Args:
         *sizes: The width of the input, of each hidden layer and of the output; two or more.
+        dtype: Of its weights; the default dtype if None.
 
     Example:
         >>> mlp(64, 32, 10)(torch.zeros(5, 64)).shape
         torch.Size([5, 10])
     """
-    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh())]
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair, dtype=dtype), nn.Tanh())]
     return nn.Sequential(*layers[:-1])
 
 

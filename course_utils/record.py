@@ -207,9 +207,7 @@ def norm_of(parameters: list[Tensor]) -> float:
 
 
 def dense(grad: Tensor) -> Tensor:
-    values = grad if type(grad) is Tensor else local(grad)
+    values = local(grad).detach()
     if values.is_meta:
         return torch.tensor(float("nan"), device="cpu")  # there are no numbers
-    if values.is_sparse:
-        values = values.detach().coalesce().values()
-    return values.detach() if values.requires_grad else values
+    return values.coalesce().values() if values.is_sparse else values

@@ -1,4 +1,4 @@
-"""The sheet for the wall: the ledger, the loop, six bugs and what is exact; on its back the pitfalls and the cases."""
+"""The sheet for the wall: ledger, loop, six bugs, what is exact; overleaf pitfalls and cases."""
 
 import json
 import re
@@ -16,11 +16,13 @@ from editions import div, raw, table
 from gradaudit.explain import RULES
 from notebooks import ROOT, Notebook, repository, text_of
 
-# How far a window's gradient is from the large batch's, and that one from its own in float64: see `train_epoch`.
+# How far a window's gradient is from the large batch's, and that one from its own in float64: see
+# `train_epoch`.
 EXACT = {"float64": ("3e-16", ""), "float32": ("2e-7", "2e-7"), "bfloat16 autocast": ("3e-3", "4e-3")}
 WRONG = ("0.60", "0.77")  # the libraries' plain means over unequal micro-batches: data/measurements/side_by_side.json
 BUGS = {  # by the shape that it leaves in the ledger: a loop of the zoo, and how many of its micro-batches are drawn
-    # The rules that most verdicts of data/measurements/real_code.csv name, without those that no norm of .grad shows.
+    # The rules that most verdicts of data/measurements/real_code.csv name, without those that no
+    # norm of .grad shows.
     "Keeps the tail for later": ("tail-in-the-next-epoch", 15),
     "Never divides by N": ("never-divided", 8),
     "Averages token means": ("mean-of-means", 8),
@@ -39,7 +41,7 @@ def markdown(books: dict[str, Notebook]) -> str:
     data = json.dumps(json.dumps(front(), ensure_ascii=False), ensure_ascii=False)
     page = page.replace(f"```python\n{loop()}```", raw(f"#front(json(bytes({data})))"))
     page = page.replace("<!-- decisions -->", div("decisions", table(decisions(books["07_exactness"]))))
-    rows = ((text.rstrip(".") for text in pitfall.row()) for pitfall in PITFALLS)
+    rows = ((text.rstrip(".") for text in pitfall.row(specimen)) for specimen, pitfall in PITFALLS.items())
     page = page.replace("<!-- pitfalls -->", div("pitfalls", table([["symptom", "cause", "check", "fix"], *rows])))
     return page.replace("<!-- rules -->", ", ".join(f"`{name}`" for name in RULES))
 
@@ -104,14 +106,14 @@ def silhouettes(specimen: str) -> Iterator[list[Point]]:
 
 
 def points(train: Callable[[], object]) -> list[Point]:
-    """A loop's trace as a line to draw: the k-th backward pass is at k, from 0, what follows before the next one.
+    """A loop's trace as a line to draw: the k-th backward pass is at k, from 0, the rest between.
 
     So a buggy loop and its fixed twin can be drawn over each other, micro-batch by micro-batch.
     """
     with record() as trace:
         train()
     events = trace.on()
-    starts = [place for place, event in enumerate(events) if event.kind == "backward"]
+    starts = [index for index, event in enumerate(events) if event.kind == "backward"]
     found = []
     for k, (start, end) in enumerate(zip(starts, [*starts[1:], len(events)], strict=True)):
         for j, event in enumerate(events[start:end]):
@@ -120,7 +122,7 @@ def points(train: Callable[[], object]) -> list[Point]:
 
 
 def decisions(book: Notebook) -> Iterator[tuple[str, str, str]]:
-    """The rows of notebook 07's table: its case, whether the plain division is exact, and what to do."""
+    """The rows of notebook 07's table: case, whether the plain division is exact, what to do."""
     shown = next(o for cell in book.code for o in cell.outputs if "<table" in o.get("data", {}).get("text/html", ""))
     _, *rows = (line.split(" | ") for line in text_of(shown).splitlines() if " | " in line)
     yield "you have", "loss / N", "do this"

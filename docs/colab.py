@@ -1,4 +1,4 @@
-"""Editions of the notebooks for Colab, one file each: `python docs/colab.py [--out build/colab] [--notebooks NAME]`.
+"""Editions of the notebooks for Colab: `python docs/colab.py [--out DIR] [--notebooks NAME]`.
 
 The first code cell of an edition holds this package and its data, so that uploading the one file is
 enough. Outputs are left out, and what is folded in JupyterLab is folded in Colab. If pyproject.toml
@@ -31,10 +31,10 @@ import zipfile
 packed = """
 {packed}
 """
-if not any("gradient-accumulation-" in place for place in sys.path):
+if not any("gradient-accumulation-" in entry for entry in sys.path):
     sys.path.insert(0, tempfile.mkdtemp(prefix="gradient-accumulation-"))
     zipfile.ZipFile(io.BytesIO(base64.b64decode(packed))).extractall(sys.path[0])
-folder = next(place for place in sys.path if "gradient-accumulation-" in place)
+folder = next(entry for entry in sys.path if "gradient-accumulation-" in entry)
 print("Unpacked. To look into it, run this in a cell of its own: !ls -R", folder)
 '''
 UNPACK_FIRST = 'raise SystemExit("Run the folded cell above this one first: it holds course_utils.")'
@@ -63,7 +63,7 @@ def edition(book: Notebook, packed: str, hosted: str = "") -> NotebookNode:
     if hosted:
         badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
         made.cells[0].source = made.cells[0].source.replace("\n", f"\n\n{badge}({address(book.name, hosted)})\n", 1)
-    first = next(place for place, cell in enumerate(made.cells) if cell.cell_type == "code")
+    first = next(index for index, cell in enumerate(made.cells) if cell.cell_type == "code")
     folded = {"cellView": "form", "jupyter": {"source_hidden": True}}
     made.cells.insert(first, nbformat.v4.new_code_cell(UNPACK.format(packed=packed), id="packed", metadata=folded))
     made.metadata["colab"] = {"provenance": []}

@@ -1,4 +1,4 @@
-"""The course as a website: `sphinx-build -W docs build/site`. It needs no network, to build or to read."""
+"""The course as a website: `sphinx-build -W docs build/site`. It needs no network."""
 
 import re
 import shutil
@@ -62,7 +62,7 @@ def complete(app, name, source):
 
 
 def without_rooms(app, what, name, thing, options, lines):
-    """The page of the package introduces it; the docstring of a module is for those who read its source."""
+    """The package's page introduces it; a module's docstring is for those who read its source."""
     if what == "module":
         lines.clear()
 

@@ -30,7 +30,7 @@ def contents() -> dict[Path, str]:
 
 
 def with_line(book: Notebook, line: str) -> nbformat.NotebookNode:
-    """A notebook whose set-up cell runs a line where the package is missing; the notebook itself stays as it is."""
+    """A notebook whose set-up cell runs a line where the package is missing; else as it is."""
     made = copy.deepcopy(book.node)
     cell = next(cell for cell in made.cells if cell.cell_type == "code")
     cell.source, found = re.subn(rf"({re.escape(MISSING)})    .*\n", lambda m: f"{m[1]}    {line}\n", cell.source)
@@ -45,9 +45,9 @@ def paths(books: dict[str, Notebook]) -> str:
     topics = [book for book in books.values() if not book.numbered]
 
     def links(chosen: list[Notebook]) -> str:
-        return " · ".join(f"[{book.label} {book.title.split(':')[0]}]({_place(book)})" for book in chosen)
+        return " · ".join(f"[{book.label} {book.title.split(':')[0]}]({_path(book)})" for book in chosen)
 
-    topic_links = " · ".join(f"[{book.label}]({_place(book)})" for book in topics)
+    topic_links = " · ".join(f"[{book.label}]({_path(book)})" for book in topics)
     hours = round(sum(book.minutes for book in day) / 30) / 2
     return "\n".join(
         [
@@ -63,7 +63,7 @@ def minutes_of_the_short_path(books: dict[str, Notebook]) -> float:
     return sum(reading(book, book.short).minutes for book in books.values() if book.short)
 
 
-def _place(book: Notebook) -> str:
+def _path(book: Notebook) -> str:
     return book.path.relative_to(ROOT).as_posix()
 
 

@@ -1,4 +1,4 @@
-"""The editions of a notebook on paper, as Markdown for pandoc: for learners, for a room, and for the instructor.
+"""A notebook on paper, as Markdown for pandoc: for learners, for a room, for the instructor.
 
 The Markdown says what a thing is (`::: prediction`); how it looks is decided by the templates in
 `docs/paper`.
@@ -85,7 +85,7 @@ class Handout:
         return "\n\n".join([title, div("introduction", FOR_LEARNERS), *self.body, *back, self.takeaways])
 
     def worksheet(self) -> str:
-        """One sheet for a room: in front what to predict and to write, overleaf what could answer it."""
+        """One sheet for a room: in front what to predict and to write, overleaf the answers."""
         boxes = div("predictions", f"\n\n{raw('][')}\n\n".join([*self.asked_about, *self.predictions]))
         front = [f"# {self.book.title}", f"*{self.book.question}*", "## Predict", boxes]
         back = ["## Afterwards: what did you see?", self.drawings[0]] if self.drawings else []
@@ -260,15 +260,17 @@ def without_answers(source: str) -> str:
 
 
 def with_room(stub: str, solution: str, most: int) -> str:
-    """The stub of an exercise with room to write where its dots stand, as much as the solution takes by hand.
+    """The stub of an exercise with room for what the solution takes where its dots stand.
 
-    >>> print(with_room("def f(a):\\n    ...  # add\\n\\n\\n_ = check('f', f)", "def f(a):\\n    return a + 1", 22))
+    >>> stub = "def f(a):\\n    ...  # add\\n\\n\\n_ = check('f', f)"
+    >>> print(with_room(stub, "def f(a):\\n    return a + 1", 22))
     def f(a):
         # add
         ▁
         ▁
         ▁
-    >>> print(with_room("x = {'a': ...}\\n_ = check('x', x)", "x = {'a': 1}", 22).replace(10 * LINE, "_"))
+    >>> stub = "x = {'a': ...}\\n_ = check('x', x)"
+    >>> print(with_room(stub, "x = {'a': 1}", 22).replace(10 * LINE, "_"))
     x = {'a': _}
     ▁
     ▁
@@ -322,7 +324,7 @@ def code(source: str, kind: str = "python") -> str:
 
 
 def table(rows: Iterable[Iterable[str]]) -> str:
-    """A table of Markdown; the first row is its head. Code in the others stands between backquotes."""
+    """A table of Markdown, with a head. Code in its other rows stands between backquotes."""
     head, *body = rows
     lines = [head, ["---" for _ in head], *(map(coded, row) for row in body)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -335,7 +337,7 @@ def coded(text: str) -> str:
     `a \\| b` sets w\\[0\\]
     """
     pieces = enumerate(text.split("`"))  # code is every second one
-    return "`".join(piece.replace("|", "\\|") if place % 2 else verbatim(piece) for place, piece in pieces)
+    return "`".join(piece.replace("|", "\\|") if index % 2 else verbatim(piece) for index, piece in pieces)
 
 
 def verbatim(text: str) -> str:

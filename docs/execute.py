@@ -1,4 +1,4 @@
-"""Runs notebooks in place and leaves in them only what is committed: `python docs/execute.py notebooks/*.ipynb`.
+"""Runs notebooks and leaves what is committed: `python docs/execute.py notebooks/*.ipynb`.
 
 Widgets' ids, the state of widgets and times go; text, HTML, images and the version of Python stay.
 """
@@ -32,7 +32,7 @@ def execute(path: Path) -> None:
 
 
 def silent(notebook: nbformat.NotebookNode) -> Iterator[tuple[int, float]]:
-    """The cells that took long without a word of seconds: a learner should know how long to wait. Set-up imports."""
+    """The cells that took long without a word of seconds; set-up, which imports, isn't asked."""
     for number, cell in enumerate(notebook.cells):
         times = cell.metadata.get("execution", {})
         if "iopub.execute_input" in times and "seconds" not in cell.source and "# Set-up." not in cell.source:
@@ -56,7 +56,7 @@ def clean(notebook: nbformat.NotebookNode) -> None:
 
 
 def joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """Outputs in their order, with neighbouring pieces of one stream as one: where the pieces end is chance."""
+    """Outputs in order, with neighbouring pieces of a stream as one: where they end is chance."""
     kept: list[nbformat.NotebookNode] = []
     for output in outputs:
         if kept and output.output_type == "stream" and output.name == kept[-1].get("name"):

@@ -32,24 +32,24 @@ class Question(NamedTuple):
 
 
 def draw(seed: int) -> list[Question]:
-    """One question from each notebook and, up to `NUMBER`, a second one from some, of the other kind; shuffled."""
+    """A question from each notebook and, up to `NUMBER`, another from some; shuffled."""
     statements, cards = _statements(), _cards()
     notebooks = sorted(cards)
     extra = NUMBER - len(notebooks)
     second = {notebooks[(seed * extra + k) % len(notebooks)] for k in range(extra)}
     questions = []
-    for place, name in enumerate(notebooks):
-        turns = [_statement(statements[name], seed // 2, place // 2), _turn(cards[name], seed // 2)]
-        if (seed + place) % 2:
+    for index, name in enumerate(notebooks):
+        turns = [_statement(statements[name], seed // 2, index // 2), _turn(cards[name], seed // 2)]
+        if (seed + index) % 2:
             turns.reverse()
         questions += turns[: 2 if name in second else 1]
     random.Random(seed).shuffle(questions)
     return questions
 
 
-def _statement(statements: Sequence[Question], turn: int, place: int) -> Question:
-    """One that is true or one that is not, in turn: from place to place in a test, from test to test at a place."""
-    kind = [statement for statement in statements if statement.true == bool((turn + place) % 2)]
+def _statement(statements: Sequence[Question], turn: int, index: int) -> Question:
+    """One that is true or one that is not, in turn: within a test, and from test to test."""
+    kind = [statement for statement in statements if statement.true == bool((turn + index) % 2)]
     return _turn(kind, turn // 2) if kind else _turn(statements, turn)
 
 
@@ -59,7 +59,7 @@ def _turn(kind: Sequence[Question], turn: int) -> Question:
 
 
 def _statements() -> dict[str, list[Question]]:
-    """By notebook: each fact as it is believed and, where that is wrong and the fact is short, as it is."""
+    """By notebook: each fact as it is believed and, if that is wrong and it is short, as it is."""
     found: dict[str, list[Question]] = {}
     for fact in read_facts().values():
         first = re.split(r"(?<=[.])\s+(?=[A-Z])", fact.statement)[0]

@@ -1,4 +1,4 @@
-"""Handouts for a workshop, as PDF: `python docs/handouts.py [--edition NAME] [--notebooks NAME] [--paper letter]`.
+"""Handouts as PDF: `python docs/handouts.py [--edition NAME] [--notebooks NAME] [--paper SIZE]`.
 
 Pandoc turns Markdown into the markup of Typst, and Typst sets it, with the templates of
 `docs/paper`. Neither needs a browser, LaTeX or a font of this machine, so two builds give the same
@@ -43,7 +43,7 @@ Job = tuple[str, Callable[[], bytes]]  # a file's name below the output folder, 
 
 
 def jobs(books: dict[str, Notebook], editions: list[str], names: list[str], paper: str) -> Iterator[Job]:
-    """What is to be made of notebooks, by their names. Cheap: Pandoc and Typst work when a job is called."""
+    """What is to be made of notebooks, by name. Pandoc and Typst work when a job is called."""
     for name in names:
         for edition in (edition for edition in BY_NOTEBOOK if edition in editions):
             text, figures = handout(books[name], edition)

@@ -1,4 +1,4 @@
-"""The course's notebooks, and the facts that they show, as everything in docs/ and the tests read them.
+"""The course's notebooks, and the facts that they show, as docs/ and the tests read them.
 
 What a cell asks and answers is not read from its text: beside each display the course stores as
 JSON what it is.
@@ -65,7 +65,7 @@ class Notebook:
 
     @property
     def short(self) -> list[str]:
-        """The sections of it that are on the 90-minute path, as its title cell says; none if it isn't on the path."""
+        """Its sections on the 90-minute path, as its title cell says; none if it isn't there."""
         line = re.search(r"^\*\*On the 90-minute path:\*\* ([^.\n]*)\.", self.cells[0].source, flags=re.M)
         return line[1].split(", ") if line else []
 
@@ -173,7 +173,7 @@ class Reading(NamedTuple):
 
 
 def reading(notebook: Notebook, sections: list[str] | None = None) -> Reading:
-    """What there is to read in a notebook, or in some of its sections; links' addresses and fenced code don't count.
+    """What there is to read in a notebook or some of its sections, without links and code.
 
     Example:
         >>> notebook = Notebook(ROOT / "notebooks" / "02_zeroing.ipynb")
@@ -242,7 +242,7 @@ def read_facts() -> dict[str, Fact]:
 
 
 def read_claims() -> list[dict[str, str]]:
-    """What common sources say, in our words: `id`, `kind`, `claim`, `verdict`, and the `fact` that answers it."""
+    """Common sources in our words: `id`, `kind`, `claim`, `verdict`, the `fact` that answers."""
     with (ROOT / "data" / "claims.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -254,6 +254,6 @@ def in_words(verdict: str) -> str:
 
 
 def repository() -> str:
-    """The repository that hosts the course, `owner/name`, as pyproject.toml names it; empty if none does."""
+    """The course's host, `owner/name`, as pyproject.toml names it; empty if it has none."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return settings["tool"]["course"]["repository"]

@@ -72,7 +72,7 @@ def inserted(books: dict[str, Notebook]) -> dict[str, str]:
         "rules": _table(
             "rule, what you notice", ((f"[{rule.name}](rules/{rule.name}.md)", rule.symptom) for rule in RULES.values())
         ),
-        "pitfalls": _table("symptom, cause, check, fix, rule", map(_pitfall, PITFALLS)),
+        "pitfalls": _table("symptom, cause, check, fix, rule", (_pitfall(*row) for row in PITFALLS.items())),
         "facts": facts(books),
         "claims": common_claims(),
     }
@@ -82,7 +82,7 @@ def inserted(books: dict[str, Notebook]) -> dict[str, str]:
 
 
 def page(book: Notebook) -> NotebookNode:
-    """A notebook to read: what JupyterLab folds is folded, solutions are links, and loops step without a kernel."""
+    """A notebook to read: folds stay, solutions are links, and loops step without a kernel."""
     made = new_notebook(metadata=METADATA)
     for cell in book.cells:
         made.cells += [new_markdown_cell(f'<span id="fact-{claim}"></span>') for claim in claims(cell)]
@@ -123,9 +123,9 @@ def stepper(book: Notebook) -> str:
 def _downloads(name: str) -> str:
     """One line with the ways to run or to print a notebook."""
     found = [f"[Open in Colab]({address(name, repository())})"] if repository() else []
-    for place, what in DOWNLOADS.items():
-        if (ROOT / "build" / place.format(name)).is_file():
-            found.append(f'<a href="../{place.format(name)}" download>{what}</a>')
+    for path, what in DOWNLOADS.items():
+        if (ROOT / "build" / path.format(name)).is_file():
+            found.append(f'<a href="../{path.format(name)}" download>{what}</a>')
     return " · ".join(found)
 
 
@@ -155,7 +155,7 @@ def _with_ids(made: NotebookNode) -> NotebookNode:
 
 
 def rule_page(rule: Rule) -> str:
-    """A rule of the auditor, with the public bugs that it finds, each as the change that fixes it."""
+    """A rule of the auditor, with the public bugs that it finds, each as a change that fixes it."""
     parts = [f"# {rule.name}"]
     for title in ("symptom", "cause", "fix"):
         parts += [f"## {title.capitalize()}", getattr(rule, title)]
@@ -168,10 +168,9 @@ def rule_page(rule: Rule) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _pitfall(pitfall) -> tuple[str, ...]:
-    specimen = pitfall.specimen
+def _pitfall(specimen, pitfall) -> tuple[str, ...]:
     rule = f"[{specimen.rule}](rules/{specimen.rule}.md)" if specimen.rule else "none"
-    return *pitfall.row(), f"{rule} ([report]({specimen.url}))"
+    return *pitfall.row(specimen), f"{rule} ([report]({specimen.url}))"
 
 
 def facts(books: dict[str, Notebook]) -> str:
@@ -179,8 +178,8 @@ def facts(books: dict[str, Notebook]) -> str:
     shown = {claim for book in books.values() for cell in book.cells for claim in claims(cell)}
     rows = []
     for fact in read_facts().values():
-        place = f"course/{fact.notebook}.html" + f"#fact-{fact.id}" * (fact.id in shown)
-        link = f'<a href="{place}">{books[fact.notebook].label}</a>'
+        page = f"course/{fact.notebook}.html" + f"#fact-{fact.id}" * (fact.id in shown)
+        link = f'<a href="{page}">{books[fact.notebook].label}</a>'
         belief = f"{escape(fact.belief)} <em>({in_words(fact.verdict)})</em>"
         cells = "".join(f"<td>{cell}</td>" for cell in (escape(fact.statement), belief, fact.basis, link))
         rows.append(f'<tr id="{fact.id}">{cells}</tr>')
@@ -190,7 +189,7 @@ def facts(books: dict[str, Notebook]) -> str:
 
 
 def common_claims() -> str:
-    """What common sources say, the myths and the pitfalls first, each with the fact that answers it."""
+    """Common sources, the myths and the pitfalls first, each with the fact that answers it."""
     groups: dict[str, list] = {"About myths": [], "Pitfalls": [], "Everything else": []}
     titles = {"myth": "About myths", "pitfall": "Pitfalls"}
     for claim in read_claims():

@@ -32,7 +32,7 @@ def stops(path: str, books: dict[str, Notebook]) -> list[Stop]:
 
 
 def timetable(path: str, visited: list[Stop]) -> list[tuple[int, int, str]]:
-    """When each notebook, or break, of a path begins and ends, in minutes after midnight, and what it is."""
+    """When each notebook or break of a path begins and ends, in minutes after midnight."""
     found, clock = [], float(START)
     for book, sections in visited:
         whole = sections == book.sections

@@ -1,4 +1,4 @@
-"""Loops that the auditor judges on several ranks: every engine, right and wrong. Importable, so ranks find them."""
+"""Loops that the auditor judges on several ranks, right and wrong; ranks import them here."""
 
 from contextlib import contextmanager, nullcontext
 
@@ -68,7 +68,7 @@ def synchronised(model, yes):
 
 @contextmanager
 def scattered(model, yes):
-    """Another way with HSDP: every micro-batch is reduced over the shards, and the last one over the replicas."""
+    """Another way with HSDP: each micro-batch over the shards, the last over the replicas."""
     model.set_requires_all_reduce(yes)
     model.set_is_last_backward(yes)
     yield
@@ -109,7 +109,7 @@ def averaged_by_hand():
 
 
 def judged(function, *args, window=None):
-    """What the auditor says on this rank: (level, rule) of each finding, and the micro-batches of each update."""
+    """The auditor on this rank: each finding's (level, rule), each update's micro-batches."""
     with audit(window) as report:
         function(*args)
     assert report.failure is None, report.failure

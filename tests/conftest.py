@@ -14,15 +14,16 @@ from gradaudit.observe.guard import ObserverFailure
 
 @pytest.fixture(scope="module", autouse=True)
 def _older_objects_are_not_searched():
-    """An audit looks for optimizers among all living objects; most of its time if torch's million are among them."""
+    """An audit looks for optimizers among all living objects; torch's million are kept from it."""
     gc.collect(1)
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _torch_as_before():
-    """Every test starts from the same seed and in the usual number type, whatever the one before has set."""
-    # the processor's alone: without a GPU, torch.manual_seed() notes its caller's stack three times, for later
+    """Every test starts from the same seed and in float32, whatever the one before has set."""
+    # The processor's alone: without a GPU, torch.manual_seed() notes its caller's stack three times
+    # for later.
     torch.default_generator.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float32)
@@ -30,7 +31,7 @@ def _torch_as_before():
 
 @pytest.fixture(autouse=True)
 def _the_observer_may_not_fail():
-    """A user's training goes on without an auditor that has failed; here it ends with that error."""
+    """A user's training goes on without an auditor that has failed; here the test fails."""
     warnings.filterwarnings("error", category=ObserverFailure)  # until the test ends: pytest restores the filters
 
 
@@ -48,7 +49,7 @@ def train_py(tmp_path):
 
 @pytest.fixture
 def interruptible():
-    """This process, and those that it starts, hear Ctrl-C, also where a shell runs the tests in the background."""
+    """This process and those that it starts hear Ctrl-C, also under a background shell."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

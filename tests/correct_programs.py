@@ -1,4 +1,4 @@
-"""Correct training programs of many kinds: an error that the auditor finds in one of them is a bug of the auditor.
+"""Correct training programs of many kinds: an error found in one is a bug of the auditor.
 
 Each trains a small model. What some do on purpose can't be known from outside: their
 rows say what is asked.
@@ -493,7 +493,7 @@ def first_order_meta_learning(model, optimizer):
 
 @said("loss-scale undecided", "stale-gradients undecided")
 def weights_that_follow_a_change_that_is_learned():
-    """Their own gradients are never used: an optimizer learns the change, and then it is added to the weights."""
+    """Gradients of their own are never used: an optimizer learns a change to the weights."""
     weights = [nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.randn(5, 2))]
     changes = [nn.Parameter(torch.zeros_like(p)) for p in weights]
     optimizer = Adam(changes, lr=0.01)

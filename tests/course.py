@@ -1,4 +1,4 @@
-"""The course as the tests read it: once in each process. It is the tests' to look at, not to change."""
+"""The course as the tests read it, once in each process: to look at, not to change."""
 
 from notebooks import read_facts, read_notebooks
 

@@ -1,4 +1,4 @@
-"""Which cases run with every test, and which only in the run that tries them all: `pytest -m exhaustive`."""
+"""Which cases run with every test, and which with `pytest -m exhaustive` only."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def mark(cases: Iterable, but: Iterable = ()) -> list[Any]:
-    """Cases for `pytest.mark.parametrize`: those of `but` always run, the others only in the exhaustive run.
+    """Cases for `pytest.mark.parametrize`: only those of `but` run outside the exhaustive run.
 
     Example:
         >>> [case.marks for case in mark(["DDP", "FSDP2"], but=["DDP"])]

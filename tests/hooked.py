@@ -1,4 +1,4 @@
-"""What is hooked or patched while a loop is watched: the same before and after, or something was left behind."""
+"""What is hooked or patched: the same before and after, or something was left behind."""
 
 import signal
 import sys

@@ -1,5 +1,4 @@
-"""The solutions of the exercises, as learners read them: functions, or what else an exercise takes, from the cells that
-are tagged `solution`."""
+"""The solutions of the exercises, as learners read them: what cells tagged `solution` define."""
 
 import ast
 import linecache
@@ -33,7 +32,7 @@ def solution(exercise: str) -> Any:
 
 
 def _of(notebook: Notebook) -> Iterator[Solution]:
-    """A solution may use what the notebook imports or defines before it; nothing else of the notebook runs."""
+    """A solution may use what the notebook imports or defines before it, and nothing else."""
     namespace: dict = {}
     for k, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":

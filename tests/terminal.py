@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def in_terminal(command: Sequence[str], columns: int, folder: Path, keys: str = "") -> tuple[int, str]:
-    """The status of a command in a terminal so wide, with keys typed ahead, and what it got to show."""
+    """The status of a command in a terminal so wide, with typed keys, and what it showed."""
     import fcntl  # with pty, not on every system
     import pty
     import termios

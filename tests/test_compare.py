@@ -1,4 +1,4 @@
-"""The loops that tests/benchmarks/compare.py times make the same updates, and the tables are those of the record."""
+"""The loops that compare.py times make the same updates; the tables are the record's."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The data: what they are, that the manifest lists them all, and that it says of each what it is."""
+"""The data: what they are, and that the manifest lists all and says what each is."""
 
 import hashlib
 import json

@@ -52,18 +52,18 @@ def gradients(model, batch):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def some_letters(sequences=3, places=7):
-    return torch.randint(27, (sequences, places), generator=torch.Generator().manual_seed(0))
+def some_letters(sequences=3, length=7):
+    return torch.randint(27, (sequences, length), generator=torch.Generator().manual_seed(0))
 
 
 def test_a_transformer_looks_back_only_and_sees_every_earlier_letter_and_its_position():
     model, letters = Transformer(27, width=8, blocks=2), some_letters()
-    for place in range(6):
+    for index in range(6):
         other = letters.clone()
-        other[:, place] = (other[:, place] + 1) % 27
+        other[:, index] = (other[:, index] + 1) % 27
         changed = ~torch.isclose(model(letters), model(other), rtol=1e-7, atol=0)
-        assert not changed[:, :place].any()
-        assert changed[:, 6].all(), place
+        assert not changed[:, :index].any()
+        assert changed[:, 6].all(), index
     same = torch.full((1, 4), 3)
     assert not torch.isclose(model(same)[0, 1:], model(same)[0, :-1]).any()
 

@@ -1,4 +1,4 @@
-"""The shape of the notebooks: executed, clean, folded where they should be, every fact shown by a cell of its own."""
+"""The notebooks' shape: executed, clean, folded, and every fact shown by a cell of its own."""
 
 import ast
 import re
@@ -130,20 +130,20 @@ SHOWS_THAT = {  # what a fact rests on is to be seen in its cell: a link, a form
 def test_every_fact_has_a_cell_and_one_that_is_executed_has_an_assertion_in_it(notebook):
     facts = {name: fact for name, fact in FACTS.items() if fact.notebook == notebook.name}
     shown = set()
-    for place, cell in enumerate(notebook.cells):
+    for index, cell in enumerate(notebook.cells):
         shown |= set(claims(cell))
         for fact in [facts[name] for name in claims(cell)]:
             assert cell.cell_type in SHOWN_IN[fact.basis], fact.id
             if fact.basis == "executed":
                 assert re.search(ASSERTS, cell.source, flags=re.M), f"{fact.id}: nothing is asserted"
                 assert "pytest.raises" not in cell.source
-            around = "\n".join(cell.source for cell in notebook.cells[place - 1 : place + 2])
+            around = "\n".join(cell.source for cell in notebook.cells[index - 1 : index + 2])
             rests_on = around if fact.basis == "recorded" else cell.source
             assert re.search(SHOWS_THAT[fact.basis], rests_on, flags=re.I), f"{fact.id}: {fact.basis}?"
     assert shown == facts.keys()
 
 
-# Numbers in sentences: of two digits at least, since a digit alone stands in some cell whatever it says.
+# Numbers in sentences: of two digits at least, since a single digit stands in some cell anyway.
 NUMBER = r"(?<![\w.,/#$^-])(?:\d\d+(?:\.\d+)?|\d\.\d+)(?![\w/])"
 NOT_READ = (
     r"```.*?```|`[^`]*`|<[^>]+>|\$[^$]*\$|(?:Steps?|Notebook) \d+|\d+ minutes\b|\b20\d\d\b|(?:PyTorch|Python) [\d.]+"

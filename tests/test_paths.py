@@ -1,11 +1,9 @@
-"""The 90-minute path runs as it is printed: the set-up cell and the named sections of each notebook, without
-proofs.
+"""The 90-minute path runs as printed: set-up and named sections of each notebook, without proofs.
 
 The longer paths are whole notebooks, which nbval runs.
 """
 
 import ast
-import builtins
 import re
 from collections.abc import Iterator
 
@@ -23,13 +21,9 @@ each_path = pytest.mark.parametrize("path", [SHORT, DAY], ids=["90 minutes", "da
 
 @pytest.mark.parametrize("name", SHORT)
 def test_the_sections_of_the_90_minutes_run_without_the_others(name, as_in_a_kernel):
-    book = NOTEBOOKS[name]
-    sections, section, names = book.short, "", {"__name__": "__main__"}
-    for cell in book.cells:
-        if cell.cell_type == "markdown":
-            headings = re.findall(r"^## (.+)$", cell.source, flags=re.M)
-            section = section_of(headings[-1]) if headings else section
-        elif "proof" not in tags(cell) and (not section or section in sections):  # proofs may be skipped
+    names = {"__name__": "__main__"}
+    for _, cell, _ in pieces(name, SHORT):
+        if cell.cell_type == "code" and "proof" not in tags(cell):  # proofs may be skipped
             run(cell.source, names)
 
 
@@ -79,34 +73,16 @@ def test_a_path_defines_a_term_before_it_uses_it(path):
 
 
 @each_path
-def test_a_path_defines_a_function_before_it_uses_it(path):
+def test_a_path_defines_a_function_that_it_uses(path):
     for name in path:
-        every = [node for cell in NOTEBOOKS[name].code for node in nodes(cell)]
-        functions = {node.name for node in every if isinstance(node, ast.FunctionDef)}
-        known, named, known_after = {*dir(builtins), "__name__"}, {}, {}
+        nodes = {cell.id: [*ast.walk(ast.parse(cell.source))] for cell in NOTEBOOKS[name].code}
+        functions = {node.name for tree in nodes.values() for node in tree if isinstance(node, ast.FunctionDef)}
+        known, prose = set(), set()
         for section, cell, text in pieces(name, path):
-            if cell.cell_type == "code":
-                known |= {bound for node in nodes(cell) for bound in binds(node)}
-                unknown = {node.id for node in nodes(cell) if isinstance(node, ast.Name)} - known
-                assert not unknown, f"{name}, {section}: {unknown} in {cell.source}"
-            named.setdefault(section, set()).update(functions & {*re.findall(r"`(\w+)(?:`|\(\w)", text)})
-            known_after[section] = {*known}
-        for section in named:
-            assert named[section] <= known_after[section], f"{name}, {section}: {named[section] - known_after[section]}"
-
-
-def nodes(cell: NotebookNode) -> list[ast.AST]:
-    return [*ast.walk(ast.parse(cell.source))]
-
-
-def binds(node: ast.AST) -> list[str]:
-    match node:
-        case ast.FunctionDef() | ast.ClassDef() | ast.ExceptHandler():
-            return [node.name]
-        case ast.alias():
-            return [node.asname or node.name.partition(".")[0]]
-        case ast.arg():
-            return [node.arg]
-        case ast.Name(ctx=ast.Store()):
-            return [node.id]
-    return []
+            tree = nodes.get(cell.id, [])
+            known |= {node.arg if isinstance(node, ast.arg) else getattr(node, "name", "") for node in tree}
+            known |= {node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            unknown = functions & {getattr(node, "id", "") for node in tree} - known
+            assert not unknown, f"{name}, {section}: {unknown} in {cell.source}"
+            prose |= functions & {*re.findall(r"`(\w+)(?:`|\(\w)", text)}
+        assert prose <= known, f"{name}: the prose names {prose - known}"

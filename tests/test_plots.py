@@ -1,4 +1,4 @@
-"""The figures: labelled, the same every time, and shown with a sentence for readers who cannot see them."""
+"""The figures: labelled, the same every time, with a sentence for readers who can't see them."""
 
 from itertools import permutations
 
@@ -64,12 +64,12 @@ def test_every_figure_can_be_drawn_and_has_a_labelled_axis(name):
 
 
 def test_backward_passes_draws_an_arrow_for_each_flow_also_where_two_join_the_same_values():
-    places = {"a": (0, 0), "h": (3, 0), "loss": (6, 0)}
+    positions = {"a": (0, 0), "h": (3, 0), "loss": (6, 0)}
     calls = {
         "first": ([("loss", "h", "9"), ("h", "a", "2"), ("h", "a", "0.5")], {"a": ".grad = 18"}),
         "second": ([("loss", "a", "3")], {"a": ".grad = 21"}),
     }
-    first, second = plots.backward_passes(places, calls).axes
+    first, second = plots.backward_passes(positions, calls).axes
     assert [text for text in texts(first) if text] == ["9", "2", "0.5", "a", ".grad = 18", "h", "loss"]
     assert "3" in texts(second)
     assert [axis.get_title(loc="left") for axis in (first, second)] == ["first", "second"]
@@ -116,8 +116,8 @@ def test_the_ledger_holds_the_numbers_of_backward_calls_and_each_step_says_how_m
     assert columns(zeroed) == [([1],), ([1], 1), ([2],), ([2, 3],), ([2, 3], 2)]  # where it zeroes there is no number
     assert columns(never) == [([1],), ([1], 1), ([1, 2],), ([1, 2], 2)]
     assert [axis.get_title(loc="left") for axis in (zeroed, never)] == ["zeroed", "never"]
-    places = [patch for patch in zeroed.patches if not patch.get_fill() and patch.get_zorder() < 3]
-    assert [patch.get_x() + patch.get_width() / 2 for patch in places] == [2, 6]
+    empty = [patch for patch in zeroed.patches if not patch.get_fill() and patch.get_zorder() < 3]
+    assert [patch.get_x() + patch.get_width() / 2 for patch in empty] == [2, 6]
     frames = [patch for patch in zeroed.patches if patch.get_zorder() == 3]
     assert [patch.get_height() for patch in frames] == [1, 2]
 

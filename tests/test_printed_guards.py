@@ -1,4 +1,4 @@
-"""The loops that the course prints for mixed precision: a window with a NaN or an overflow leaves no trace in any."""
+"""The course's loops for mixed precision: a window with a NaN or overflow leaves no trace."""
 
 from contextlib import nullcontext
 from functools import cache

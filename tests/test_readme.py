@@ -1,4 +1,4 @@
-"""README.md: its example of the auditor, its snippet, and its links; and the pages that it leads to."""
+"""README.md: its example of the auditor, its snippet, its links, and the pages they lead to."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The loops of frameworks that can run here make the updates that are recorded; tables show them."""
+"""The frameworks' loops that run here make the recorded updates; the tables show them."""
 
 import json
 import re

@@ -15,7 +15,7 @@ import torch
 from course_utils import my_loop
 from course_utils.ask import tried
 from course_utils.ask.display import ASK, RIGHT, WRONG, show_loop, show_verdict
-from course_utils.exercises.deadline import Endless, place, run, uncalled
+from course_utils.exercises.deadline import Endless, line_of, run, uncalled
 from course_utils.exercises.judging import EXERCISES, Mistake, Verdict
 
 NOT_TRIED = {"not-attempted", "interrupted"}  # these say nothing about the answer
@@ -113,7 +113,7 @@ def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
             return error.verdict
         says = f"{line}: no parentheses stand after it, so nothing is called; {error}"
         return Verdict("not-called", says, "A call ends with its parentheses, `()`.")
-    where = place(error.__traceback__)
+    where = line_of(error.__traceback__)
     inside = f", in {where}" if where else ""
     if isinstance(error, KeyboardInterrupt):
         return Verdict("interrupted", f"stopped by you{inside}.", "Run the cell again when you are ready.")
@@ -177,7 +177,7 @@ def loop_so_far(after: str) -> Callable:
     except SyntaxError as error:
         says = f"can't be read (line {error.lineno}: {error.msg})"
     except (Exception, SystemExit, Endless) as error:  # whatever somebody has written into the file
-        where = f"{line}: " if (line := place(error.__traceback__)) else ""
+        where = f"{line}: " if (line := line_of(error.__traceback__)) else ""
         says = f"can't be used ({where}{type(error).__name__}: {error})"
     whose = "your loop" if not says and own else "the course's loop"
     show_loop(f"{whose} after {after}" + f", because {my_loop.FILE} {says}" * bool(says), loop.text, loop.new)

@@ -60,7 +60,7 @@ def run(function: Callable[[], Any], seconds: float) -> Any:
         signal.signal(signal.SIGALRM, handler)
 
 
-def place(traceback: TracebackType | None) -> str:
+def line_of(traceback: TracebackType | None) -> str:
     """The innermost line of the learner's code, as ``line 3, `while True:` ``, or nothing."""
     learners = [
         (frame.f_code.co_filename, number)

@@ -104,9 +104,9 @@ class Step(NamedTuple):
     ran: set[int]  # the batches through which a gradient had come back
 
 
-def numbers(places: set[int]) -> str:
+def numbers(indices: set[int]) -> str:
     """Batches as messages count them: from 1, over all calls."""
-    return shown(["old" if place < 0 else place + 1 for place in sorted(places)])
+    return shown(["old" if index < 0 else index + 1 for index in sorted(indices)])
 
 
 class Loop:
@@ -117,7 +117,7 @@ class Loop:
     def __init__(self, case: Case, model: type[Counter] = Counter):
         sizes = torch.tensor([size for call in case.calls for size in call])
         owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-        factors = torch.tensor([case.spikes.get(place + 1, 1.0) for place in owner.tolist()])
+        factors = torch.tensor([case.spikes.get(index + 1, 1.0) for index in owner.tolist()])
         self.case, self.samples, self.k, self.steps = case, torch.arange(len(owner)), 0, []  # k: the call that runs
         self.owner = torch.cat([owner, torch.tensor([-1])])  # -1 has a gradient that was there before
         self.model = model(self.owner, factors)
@@ -197,7 +197,7 @@ class Loop:
         if agree(step.row, right.row, 1e-5):  # PyTorch adds a millionth to the norm that it divides by
             return
         factors, owner = (step.row / right.row)[right.row != 0], self.owner[right.row != 0]
-        times = [float(f"{factors[owner == place].mean():.6g}") for place in owner.unique()]
+        times = [float(f"{factors[owner == index].mean():.6g}") for index in owner.unique()]
         counts = f"the batches of {update} count {times} times what they should"
         if any(agree(norm, self.case.max_norm, 1e-3) for norm in (step.norm, step.norm * SCALE, right.norm)):
             instead = f" instead of {right.norm:.3g}" * (not agree(step.norm, right.norm, 1e-3))

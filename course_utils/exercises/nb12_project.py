@@ -16,8 +16,9 @@ _FOLDERS = []  # of public loops: they go when Python ends
 def audit_script(script, prediction, arguments=(), limit=300.0):
     """Runs a training script under the auditor, in a process of its own, and prints the report.
 
-    The script stays as it is. It runs as `python script.py arguments` would, and writes again what
-    it writes: checkpoints, logs. Nothing runs before a prediction is made.
+    The script stays as it is. It runs as `python script.py arguments` would, with one thread unless
+    `OMP_NUM_THREADS` is set, and writes again what it writes: checkpoints, logs. Nothing runs
+    before a prediction is made.
 
     Args:
         script: Its path. With None nothing runs.

@@ -38,7 +38,7 @@ class Update(NamedTuple):
     loss: float  # the mean over the window and all ranks, before the update
     norm: float  # of the optimizer's gradients over all ranks, unscaled, before clipping
     lr: list[float | None]  # of each parameter group, as the update used it; None where it has none
-    skipped: bool  # the gradient held an infinity or a NaN
+    skipped: bool  # the norm was infinite or NaN
 
 
 def train_epoch(
@@ -120,7 +120,7 @@ def train_epoch(
     _check_update_options(optimizer, max_norm, scheduler, on_update)
     if parallel.world_size > 1:
         parallel.compare_options(_options(model, family, scaler, max_norm, scheduler, on_update))
-    losses, skipped, cause = [], 0, ""
+    losses, skipped = [], 0
     for window in rounds(parallel, windows(batches, n), weight):
         try:
             if not losses:
@@ -131,7 +131,6 @@ def train_epoch(
                 norm = _update(family, parallel, scaler, max_norm)
                 if not isfinite(norm):
                     skipped += 1
-                    cause = _cause(model, parallel) if len(losses) == 1 else cause
                 elif scheduler:
                     scheduler.step()
                 _zero(model, family)
@@ -139,20 +138,16 @@ def train_epoch(
             _zero(model, family)
             raise
         if on_update:
-            loss = parallel.all_reduce_sum(read([losses[-1]]))[0] / parallel.world_size
+            loss = parallel.all_reduce(read([losses[-1]]))[0] / parallel.world_size
             on_update(Update(len(losses), len(window.shares), loss, norm, rates, not isfinite(norm)))
     if not losses:
         raise ValueError(_EMPTY)
-    losses = [loss / parallel.world_size for loss in parallel.all_reduce_sum(read(losses))]
+    losses = [loss / parallel.world_size for loss in parallel.all_reduce(read(losses))]
+    said = f"{skipped} of {len(losses)} windows made no update: the norm of their gradients was infinite or NaN"
     if skipped == len(losses) and not (scaler and scaler.get_scale() > 1 and all(map(isfinite, losses))):
-        cause = cause if isfinite(losses[0]) else f"the loss was {losses[0]}"
-        raise FloatingPointError(f"{skipped} of {skipped} windows made no update: in the first one {cause}")
+        raise FloatingPointError(f"{said}, and the first loss was {losses[0]}")
     if skipped:
-        warnings.warn(
-            f"{skipped} of {len(losses)} windows made no update: their gradients held an infinity or a NaN",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        warnings.warn(said, RuntimeWarning, stacklevel=2)
     return losses
 
 
@@ -207,13 +202,6 @@ def _step(family: list[Optimizer]) -> None:
             f"the step of {type(family[0]).__name__} made no update, as that of a prepared optimizer while its library "
             "accumulates: pass the optimizer that you made"
         )
-
-
-def _cause(model: nn.Module, parallel: Adapter) -> str:
-    for name, p in model.named_parameters():
-        if p.grad is not None and not isfinite(parallel.norm_of_large([p.grad])):
-            return f"the gradient of {name!r} held an infinity or a NaN"
-    return "the gradient of a parameter outside of the model held an infinity or a NaN"
 
 
 def _rates(optimizer: Optimizer) -> list[float | None]:
@@ -320,7 +308,7 @@ def evaluate(
         _restore(modes)
     counts = check_weights(counts)
     total = sum(float(result) * count for result, count in zip(read(results), counts, strict=True) if count)
-    total, seen = parallel.all_reduce_sum([total, sum(counts)])
+    total, seen = parallel.all_reduce([total, sum(counts)])
     if not seen:
         raise ValueError(_EMPTY)
     return total / seen

@@ -1,4 +1,4 @@
-"""Surviving out-of-memory errors: the same update from smaller micro-batches. Needs torch alone."""
+"""Surviving out-of-memory errors: the same update from smaller micro-batches."""
 
 import copy
 from collections.abc import Callable, Iterable, MutableMapping
@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.loops.parallel import adapter_of
 from course_utils.loops.window import Contents, backward_window, items, whole_number
+from gradaudit.watch.graphs import leaves
 
 
 def pieces(batch: Any, size: int) -> list:
@@ -59,29 +61,28 @@ class MicroBatchFinder:
 
     What else the forward pass changes keeps the half window: running averages such as BatchNorm's,
     counters, and the random state of NumPy, of Python and of generators of your own. A parameter
-    outside of the model that only a reentrant checkpoint reaches keeps its half gradient. Whatever
-    depends on the micro-batch changes with its size: BatchNorm normalises over fewer samples, and
-    dropout draws other masks. Only `torch.OutOfMemoryError`, as a GPU raises it, is caught, and
-    only in one process: ranks would have to agree on the micro-batch.
+    outside of the model that only a reentrant checkpoint reaches, or that comes after the first
+    50,000 nodes of a graph, keeps its half gradient. Whatever depends on the micro-batch changes
+    with its size: BatchNorm normalises over fewer samples, and dropout draws other masks. Only
+    `torch.OutOfMemoryError`, as a GPU raises it, is caught, and only in one process: ranks would
+    have to agree on the micro-batch.
 
     Args:
         micro_batch: The most samples to try at first; None takes the micro-batches as they come.
 
     Attributes:
         micro_batch: The most samples that are tried now.
-        failures: How often a window ran out of memory.
 
     Example:
         >>> model, finder = nn.Linear(2, 1), MicroBatchFinder(micro_batch=2)
         >>> window = [torch.ones(3, 2), torch.ones(1, 2)]
         >>> loss = finder.backward_window(model, window, lambda model, x: model(x).mean())
-        >>> model.bias.grad, finder.micro_batch, finder.failures
-        (tensor([1.]), 2, 0)
+        >>> model.bias.grad, finder.micro_batch
+        (tensor([1.]), 2)
     """
 
     def __init__(self, micro_batch: int | None = None):
         self.micro_batch = None if micro_batch is None else whole_number(micro_batch, "micro_batch")
-        self.failures = 0
 
     def backward_window(
         self,
@@ -124,7 +125,7 @@ class MicroBatchFinder:
 
         def noting_what_it_reaches(model: nn.Module, batch: Any) -> Any:
             loss = loss_fn(model, batch)
-            for leaf in _leaves(loss) - inside - set(outside):
+            for leaf in set(leaves(filter(torch.is_tensor, tree_leaves(loss)))[0]) - inside - set(outside):
                 outside[leaf] = None if leaf.grad is None else leaf.grad.clone()
             return loss
 
@@ -158,16 +159,3 @@ class MicroBatchFinder:
                     f"model, checkpointing or a smaller dtype ({reason})"
                 )
             self.micro_batch = tried // 2
-            self.failures += 1
-
-
-def _leaves(loss: Any) -> set[Tensor]:
-    """The tensors that get a gradient from one or several losses, as far as graphs show them."""
-    losses = loss if isinstance(loss, (tuple, list)) else (loss,)
-    nodes = [each.grad_fn for each in losses if isinstance(each, Tensor) and each.grad_fn]
-    seen = {None, *nodes}
-    for node in nodes:  # which grow
-        new = {following for following, _ in node.next_functions} - seen
-        seen |= new
-        nodes += new
-    return {node.variable for node in nodes if type(node).__name__ == "AccumulateGrad"}

@@ -21,7 +21,7 @@ class Adapter:
         self.model = model
         self.local_model = model  # for a forward pass in which not every rank takes part
 
-    def all_reduce_sum(self, values: list[float]) -> list[float]:
+    def all_reduce(self, values: list[float]) -> list[float]:
         """Sums each value over the ranks."""
         return values
 
@@ -66,19 +66,9 @@ class Adapter:
         return nn.utils.get_total_norm([_values(gradient) for gradient in gradients])
 
     def norm_of_large(self, gradients: list[Tensor]) -> Tensor:
-        """The same in float64, and finite also where the squares of finite gradients overflow."""
-        values = [v for v in map(_values, gradients) if v.numel()]  # a shard may be empty
-        magnitudes = torch.stack([v.abs().max().double().cpu() for v in values] or [torch.zeros(())])
-        # A sum is large enough to divide by.
-        (largest,) = self._sum_shards([magnitudes.max().item()])
-        if not 0 < largest < math.inf:
-            return torch.tensor(largest, dtype=torch.float64)
-        squares = sum((v.abs() / largest).square().sum(dtype=torch.float64).item() for v in values)
-        return torch.tensor(largest * math.sqrt(*self._sum_shards([squares])), dtype=torch.float64)
-
-    def _sum_shards(self, values: list[float]) -> list[float]:
-        """Sums each value over the ranks that hold different parts of a gradient."""
-        return values
+        """The same in float64, in which the squares of float32's largest numbers are finite."""
+        large = [self.norm([g.to(torch.promote_types(g.dtype, torch.float64))]) for g in gradients]
+        return nn.utils.get_total_norm(large)
 
     def evaluation(self) -> AbstractContextManager:
         """Inside, every rank has the buffers of rank 0's checkpoint; afterwards its own again."""
@@ -94,18 +84,15 @@ class _Group(Adapter):
         self.groups, self.device = groups, device
         self.world_size = math.prod(map(dist.get_world_size, groups))
 
-    def all_reduce_sum(self, values: list[float]) -> list[float]:
-        return self._all_reduce(values, self.groups)
-
-    def _all_reduce(self, values: list[float], groups: list, op: dist.ReduceOp = dist.ReduceOp.SUM) -> list[float]:
+    def all_reduce(self, values: list[float], op: dist.ReduceOp = dist.ReduceOp.SUM) -> list[float]:
         together = torch.tensor(values, dtype=torch.float64, device=self.device)
-        for group in groups:
+        for group in self.groups:
             dist.all_reduce(together, op, group=group)
         return together.tolist()
 
     def _extremes(self, values: list[float]) -> list[tuple[float, float]]:
         """The lowest and the highest of each value over the ranks."""
-        ends = self._all_reduce([*values, *(-value for value in values)], self.groups, dist.ReduceOp.MAX)
+        ends = self.all_reduce([*values, *(-value for value in values)], dist.ReduceOp.MAX)
         return [(-low, high) for high, low in zip(ends[: len(values)], ends[len(values) :], strict=True)]
 
     def compare_options(self, options: dict[str, float]) -> None:
@@ -117,7 +104,7 @@ class _Group(Adapter):
         # A rank without a window knows no losses.
         own = [*counts, 0.0][0], len(counts), len(counts) ** 2
         mine = [*own, micro_batches > 0, going, micro_batches > 1, micro_batches, micro_batches**2]
-        first, losses, lengths, holding, going, accumulating, together, squares = self.all_reduce_sum(mine)
+        first, losses, lengths, holding, going, accumulating, together, squares = self.all_reduce(mine)
         if accumulating and self.no_windows:
             raise ValueError(self.no_windows)
         # Equal only if all numbers are.
@@ -130,7 +117,7 @@ class _Group(Adapter):
             raise ValueError("weight(batch) must return equally many counts on every rank, one for each loss")
         totals = [first]
         if losses > going:
-            totals += self.all_reduce_sum(counts[1:] or [0.0] * (round(losses / going) - 1))
+            totals += self.all_reduce(counts[1:] or [0.0] * (round(losses / going) - 1))
         return totals, holding == self.world_size, going > 0
 
     @contextmanager
@@ -250,7 +237,7 @@ class FullySharded(_Group):
         parameters = list(fsdp.parameters())
         mesh = getattr(parameters[0], "device_mesh", None)
         for p in parameters:
-            kinds = [place.is_shard() for place in getattr(p, "placements", ())]
+            kinds = [placement.is_shard() for placement in getattr(p, "placements", ())]
             if kinds not in ([True], [False, True]) or p.device_mesh != mesh:
                 raise ValueError(
                     "FSDP2 is supported with every parameter sharded over one mesh, of 1 dimension or of 2 (HSDP); "
@@ -259,9 +246,6 @@ class FullySharded(_Group):
                 )
         super().__init__(model, mesh.get_all_groups(), torch.device(mesh.device_type))
         self.fsdp, self.hold_back = fsdp, hold_back
-
-    def _sum_shards(self, values: list[float]) -> list[float]:
-        return self._all_reduce(values, self.groups[-1:])  # with HSDP, the other group holds copies
 
     @contextmanager
     def gradient_sync(self, last: bool) -> Iterator[None]:
@@ -292,10 +276,7 @@ class FullySharded(_Group):
 
 
 def _values(gradient: Tensor) -> Tensor:
-    """Its numbers on this rank."""
-    if gradient.is_sparse:
-        return gradient.coalesce().values()
-    return gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _fingerprints(gradients: list[Tensor | None], device: torch.device) -> list[float]:

@@ -270,7 +270,7 @@ def backward_window(
         return None
     loss = accumulate(parallel, window, loss_fn, scaler, autocast)
     if parallel.world_size > 1:
-        (total,) = parallel.all_reduce_sum([float(loss)])
+        (total,) = parallel.all_reduce([float(loss)])
         # The same on every rank.
         dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
         loss = torch.tensor(total / parallel.world_size, dtype=dtype, device=parallel.device)
@@ -378,10 +378,10 @@ def read(values: list) -> list:
         [0.5, 2, 1.5]
     """
     values = list(values)
-    places = [k for k, value in enumerate(values) if isinstance(value, Tensor) and value.dim() == 0]
-    if places:
-        scalars = torch.stack([values[k].to(values[places[0]].device) for k in places])
-        for k, value in zip(places, scalars.tolist(), strict=True):
+    indices = [k for k, value in enumerate(values) if isinstance(value, Tensor) and value.dim() == 0]
+    if indices:
+        scalars = torch.stack([values[k].to(values[indices[0]].device) for k in indices])
+        for k, value in zip(indices, scalars.tolist(), strict=True):
             values[k] = value
     return values
 

@@ -86,11 +86,7 @@ def resident_bytes(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
     }
 
 
-def update_bytes(
-    model: nn.Module,
-    run: Callable[[nn.Module], object],
-    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = torch.optim.AdamW,
-) -> dict[str, int]:
+def update_bytes(model: nn.Module, run: Callable, optimizer: Callable = torch.optim.AdamW) -> dict[str, int]:
     """The peak of each of the four parts of memory in one update. They peak at different moments.
 
     Args:
@@ -118,4 +114,4 @@ def update_bytes(
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.nbytes for tensor in tensors)

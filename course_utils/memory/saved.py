@@ -38,21 +38,6 @@ class SavedBytes:
             self.now -= piece[1]
 
 
-class _Held:
-    """A saved tensor, wrapped so that we learn when the graph frees it."""
-
-    def __init__(self, tensor: Tensor):
-        self.tensor = tensor.detach()  # or an operation that saves its result is never freed
-        self.version = tensor._version
-
-    def unpack(self) -> Tensor:
-        """The tensor, after the comparison of versions that autograd omits under hooks."""
-        if self.tensor._version != self.version:
-            held = f"of shape {tuple(self.tensor.shape)} that the gradient needs"
-            raise RuntimeError(f"a tensor {held} has been modified by an in-place operation")
-        return self.tensor
-
-
 @contextmanager
 def saved_bytes(model: nn.Module, limit: float = inf) -> Iterator[SavedBytes]:
     """Counts the activations: the bytes that forward passes save for backward in the block.
@@ -80,14 +65,22 @@ def saved_bytes(model: nn.Module, limit: float = inf) -> Iterator[SavedBytes]:
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     saved = SavedBytes(limit)
 
-    def pack(tensor: Tensor) -> _Held:
-        held = _Held(tensor)
+    def pack(tensor: Tensor) -> tuple[Tensor, int]:
+        held = tensor.detach()  # or an operation that saves its result is never freed
         if tensor.untyped_storage().data_ptr() not in own:
             # A view counts for what it shows, not for the whole tensor behind it.
-            piece = (tensor.data_ptr(), tensor.numel() * tensor.element_size())
+            piece = (tensor.data_ptr(), tensor.nbytes)
             saved._hold(piece)
             weakref.finalize(held, saved._release, piece).atexit = False
+        return held, tensor._version
+
+    def unpack(packed: tuple[Tensor, int]) -> Tensor:
+        """The tensor, after the comparison of versions that autograd omits under hooks."""
+        held, version = packed
+        if held._version != version:
+            which = f"of shape {tuple(held.shape)} that the gradient needs"
+            raise RuntimeError(f"a tensor {which} has been modified by an in-place operation")
         return held
 
-    with saved_tensors_hooks(pack, _Held.unpack):
+    with saved_tensors_hooks(pack, unpack):
         yield saved

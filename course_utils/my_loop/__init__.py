@@ -51,8 +51,8 @@ def is_off() -> bool:
 def of_the_course(after: str) -> Loop:
     """The course's loop."""
     text = _text(after)
-    place = STAGES.index(after)
-    return Loop(after, text, _new(text, _text(STAGES[place - 1]) if place else text))
+    index = STAGES.index(after)
+    return Loop(after, text, _new(text, _text(STAGES[index - 1]) if index else text))
 
 
 def of_the_learner() -> Loop | None:

@@ -87,7 +87,7 @@ def error_dots(values: Mapping[str, float], limit: float, xlabel: str) -> Figure
 def bar_blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
     """One bar per entry, side by side, of given widths and heights; a dashed line at height 1."""
     figure, (axis,) = new_figure()
-    edges = [sum(widths[:place]) for place in range(len(widths))]
+    edges = [sum(widths[:index]) for index in range(len(widths))]
     axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=BLACK)
     axis.axhline(1, color=BLACK, linewidth=1.2, linestyle="--")
     for edge, width, height, label in zip(edges, widths, heights, labels, strict=True):

@@ -25,12 +25,12 @@ _BOX = {"boxstyle": "round,pad=0.35", "edgecolor": BLACK}
 
 
 def backward_passes(
-    places: Mapping[str, Pair], calls: Mapping[str, tuple[Sequence[tuple[str, str, str]], Mapping[str, str]]]
+    positions: Mapping[str, Pair], calls: Mapping[str, tuple[Sequence[tuple[str, str, str]], Mapping[str, str]]]
 ) -> Figure:
     """Backward passes through a small graph, an arrow for each flow, with one panel per call.
 
     Args:
-        places: Position of each value, from left to right as the forward pass computes them.
+        positions: Position of each value, from left to right as the forward pass computes them.
         calls: By the title of its panel, the flows of a call, each as (from, to, words), and words
             beside a value.
 
@@ -42,18 +42,18 @@ def backward_passes(
     for axis, (title, (flows, words)) in zip(axes, calls.items(), strict=True):
         edges = [flow[:2] for flow in flows]
         for k, (start, end, amount) in enumerate(flows):
-            (x1, y1), (x2, y2) = places[start], places[end]
+            (x1, y1), (x2, y2) = positions[start], positions[end]
             bend = 0.3 * (2 * edges[:k].count((start, end)) - edges.count((start, end)) + 1)
             look = {"arrowstyle": "-|>", "connectionstyle": f"arc3,rad={bend}", "color": BLUE, "lw": 1.8}
             axis.annotate("", (x2, y2), (x1, y1), arrowprops=look | {"shrinkA": 22, "shrinkB": 22})
             middle = (x1 + x2 + bend * (y2 - y1)) / 2, (y1 + y2 - bend * (x2 - x1)) / 2
             axis.text(*middle, amount, color=ink(BLUE), ha="center", va="center", fontsize=FONT,
                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
-        for name, (x, y) in places.items():
+        for name, (x, y) in positions.items():
             fill = ORANGE if name in words else "white"
             axis.text(x, y, name, ha="center", va="center", fontsize=FONT, bbox=_BOX | {"facecolor": fill})
             write(axis, words.get(name, ""), (x, y), (-28, 0), ha="right", va="center")
-        xs, ys = zip(*places.values(), strict=True)
+        xs, ys = zip(*positions.values(), strict=True)
         axis.set(xlim=(min(xs) - 1.9, max(xs) + 0.9), ylim=(min(ys) - 0.75, max(ys) + 0.75), aspect="equal")
         name_axis(axis, title=title)
         axis.axis("off")

@@ -64,11 +64,11 @@ def rank_timeline(panels: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
     for axis, (title, sent) in zip(axes, panels.items(), strict=True):
         last = max(map(len, sent))
         for rank, counts in enumerate(sent):
-            for place, count in enumerate(counts):
-                axis.barh(rank, 0.68, left=place, height=0.62, color=SKY, edgecolor=BLACK)
-                axis.text(place + 0.34, rank, str(place + 1), ha="center", va="center", **SMALL)
+            for index, count in enumerate(counts):
+                axis.barh(rank, 0.68, left=index, height=0.62, color=SKY, edgecolor=BLACK)
+                axis.text(index + 0.34, rank, str(index + 1), ha="center", va="center", **SMALL)
                 if count:
-                    axis.barh(rank, 0.2, left=place + 0.74, height=1, color=ORANGE, hatch="//", linewidth=0)
+                    axis.barh(rank, 0.2, left=index + 0.74, height=1, color=ORANGE, hatch="//", linewidth=0)
             axis.plot(last + 0.25, rank, "D", color=RED, markeredgecolor=BLACK, markersize=9)
         most = max(map(sum, sent))
         axis.set_title(f"{most} all-reduce{'s' * (most != 1)}", fontsize=FONT, loc="right", color=ink(ORANGE))

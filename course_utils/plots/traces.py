@@ -59,18 +59,18 @@ def _draw(panels: list[tuple[str, Trace, str | None]]) -> Figure:
     for _, trace, lane in panels:
         own = {id(event) for event in trace.on(lane)}
         seen = [event for event in trace.events if event.kind != "change"]
-        calls.append([(place, event) for place, event in enumerate(seen) if id(event) in own])
+        calls.append([(index, event) for index, event in enumerate(seen) if id(event) in own])
     if not any(calls):
         raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
     heights = [max([1, *(event.held for _, event in events)]) for events in calls]
     spans = [height + 1.3 for height in heights]  # with the numbers below; in all panels a block has one size
     figure, axes = new_figure(5.6, 0.75 + sum(0.35 + 0.25 * span for span in spans), len(spans), height_ratios=spans)
-    last = max(place for events in calls for place, _ in events)
+    last = max(index for events in calls for index, _ in events)
     for axis, (title, *_), events, height in zip(axes, panels, calls, heights, strict=True):
         count = 0
-        for place, event in events:
+        for index, event in events:
             count += event.kind == "backward"
-            _pile(axis, place, event, range(count - event.held + 1, count + 1))
+            _pile(axis, index, event, range(count - event.held + 1, count + 1))
         axis.axhline(0, color=BLACK, linewidth=1.2)
         axis.set(xlim=(-0.7, last + 0.7), ylim=(-1.1, height + 0.2), xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
@@ -82,14 +82,14 @@ def _draw(panels: list[tuple[str, Trace, str | None]]) -> Figure:
     return figure
 
 
-def _pile(axis: Axes, place: int, event: Event, numbers: range) -> None:
+def _pile(axis: Axes, index: int, event: Event, numbers: range) -> None:
     """Draws the pile after a call: its blocks, and a frame or an empty place."""
     for y, number in enumerate(numbers):
         look = _BLOCKS["backward adds" if event.kind == "backward" and number == numbers[-1] else "still in .grad"]
-        axis.add_patch(Rectangle((place - 0.44, y + 0.04), 0.88, 0.92, **look))
-        axis.text(place, y + 0.5, str(number), ha="center", va="center_baseline", **SMALL)
+        axis.add_patch(Rectangle((index - 0.44, y + 0.04), 0.88, 0.92, **look))
+        axis.text(index, y + 0.5, str(number), ha="center", va="center_baseline", **SMALL)
     if event.kind == "step":
-        axis.add_patch(Rectangle((place - 0.47, 0), 0.94, max(event.held, 0.1), zorder=3, **_BLOCKS["step reads"]))
-        axis.text(place, -0.2, str(event.held), ha="center", va="top", fontsize=FONT, weight="bold", color=ink(RED))
+        axis.add_patch(Rectangle((index - 0.47, 0), 0.94, max(event.held, 0.1), zorder=3, **_BLOCKS["step reads"]))
+        axis.text(index, -0.2, str(event.held), ha="center", va="top", fontsize=FONT, weight="bold", color=ink(RED))
     elif event.kind == "zero":
-        axis.add_patch(Rectangle((place - 0.4, 0.1), 0.8, 0.8, **_BLOCKS["zeroed"]))
+        axis.add_patch(Rectangle((index - 0.4, 0.1), 0.8, 0.8, **_BLOCKS["zeroed"]))

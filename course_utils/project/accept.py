@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course_utils.project.text import bigram_loss, read_words
-from course_utils.ranks.script import last_words, run_python, torchrun
+from course_utils.ranks.script import TORCHRUN, last_words, run_python
 
 Result = tuple[str, bool, str]  # a check's name, whether it passes, and what it says
 
@@ -54,8 +54,7 @@ class Runs(NamedTuple):
 
     def run(self, title: str, *command: object, fine: int = 0) -> int:
         """Runs a command; its exit status must be 0, or another one that is fine."""
-        options = {"title": title, "limit": LIMIT, "cwd": self.script.parent, "one_thread": True}
-        status, output, late = run_python(*command, **options)
+        status, output, late = run_python(*command, title=title, limit=LIMIT, cwd=self.script.parent)
         if late or status not in (0, fine):
             ended = f"had not ended after {LIMIT:g} s" if late else f"ended with status {status}"
             raise CannotJudge(f"'{title}' {ended}. The end of what it printed:\n{output[-3000:]}")
@@ -78,22 +77,20 @@ def accept(script: str | Path) -> Iterator[Result]:
         raise CannotJudge(f"there is no file {script}")
     with TemporaryDirectory() as folder:
         runs = Runs(script, Path(folder))
+        checkpoint = runs.folder / "run.ckpt"
+        saving = [*TRIAL, *TRAINING, "--save-every", "1", "--checkpoint", str(checkpoint)]
+        runs.run("a run to be killed", *runs.watched(saving, kill=KILLED_AT))
+        resuming = [*saving, "--resume"] if checkpoint.exists() else saving
         lr_0 = TRIAL, LARGE, [*TRIAL, "--window", "1"], [*TRIAL, "--clip", str(CLIP)]
-        runs.run("windows and large batches", *runs.watched(*lr_0))
-        window, large, single, clipped = runs.seen()
+        runs.run("windows and large batches", *runs.watched(*lr_0, resuming, saving, [*LARGE, *TRAINING]))
+        window, large, single, clipped, resumed, whole, trained = runs.seen()
+
         says = f"a window keeps {window.peak / 1e6:.1f} MB for backward, a micro-batch {single.peak / 1e6:.1f} MB"
         six = [("memory", window.peak < 1.25 * single.peak, says)]
         six += what_updates_hold(single.gradients, window.gradients, large.gradients)
         norms = clipped.gradients.norm(dim=1)
         says = f"with --clip {CLIP}, which every norm exceeds, norms of {_row(norms)} reach the steps"
         six.append(("scaler", bool(((norms / CLIP - 1).abs() < 1e-3).all()), says))
-
-        checkpoint = runs.folder / "run.ckpt"
-        saving = [*TRIAL, *TRAINING, "--save-every", "1", "--checkpoint", str(checkpoint)]
-        runs.run("a killed run", *runs.watched(saving, kill=KILLED_AT))
-        resuming = [*saving, "--resume"] if checkpoint.exists() else saving
-        runs.run("resumed and whole runs", *runs.watched(resuming, saving, [*LARGE, *TRAINING]))
-        resumed, whole, trained = runs.seen()
         apart, made, in_all = _apart(resumed.weights, whole.weights), len(resumed.gradients), len(whole.gradients)
         says = f"killed right before update {KILLED_AT}, it goes on with its last {made} of {in_all} updates"
         six.append(("resume", made < in_all and apart < EXACT, f"{says}; at the end the weights differ by {apart:.1e}"))
@@ -167,11 +164,9 @@ def what_updates_hold(single: Tensor, updates: Tensor, large: Tensor) -> Iterato
     own = len(updates) == len(large) and bool((tail[:, : FULL * WINDOW].abs() < EXACT).all())
     whole = not divides or abs(float(tail.sum()) - 1) < EXACT
     says = f"{len(updates)} updates in {EPOCHS} epochs of {FULL + 1} windows"
-    yield (
-        "tail",
-        own and whole,
-        says + (f"; the shares in the short window are {_row(tail[0, FULL * WINDOW :])}" if own else ""),
-    )
+    if own:
+        says += f"; the shares in the short window are {_row(tail[0, FULL * WINDOW :])}"
+    yield "tail", own and whole, says
 
     parts, right = (rows[:FULL] / rows[:FULL].sum(dim=1, keepdim=True) for rows in (made, due))
     says = f"the shares in update 1 are {_row(parts[0, :WINDOW])}; in one large batch, {_row(right[0, :WINDOW])}"
@@ -180,7 +175,8 @@ def what_updates_hold(single: Tensor, updates: Tensor, large: Tensor) -> Iterato
 
 def _on_two_ranks(runs: Runs, large: Tensor) -> tuple[bool, str]:
     """Whether two ranks make the updates that one makes, and what is said of it."""
-    status, output, late = torchrun(*runs.watched(TRIAL), limit=LIMIT, cwd=runs.script.parent)
+    command = [*TORCHRUN, *runs.watched(TRIAL)]
+    status, output, late = run_python(*command, title="two ranks", limit=LIMIT, cwd=runs.script.parent)
     if late or status:
         waits = f"it had not ended after {LIMIT:g} s. Does each rank make the same collective calls?"
         return False, f"torchrun failed: {waits if late else last_words(output)}"

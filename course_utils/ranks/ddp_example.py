@@ -7,7 +7,6 @@ Each update is that of one process which has the micro-batches of all ranks. Not
 otherwise. The course has run it on CPUs only.
 """
 
-import gc
 import math
 import os
 import sys
@@ -53,7 +52,6 @@ def train(rank: int, ranks: int, device: str | torch.device = "cpu") -> nn.Modul
     model = DDP(new_model().to(device))
     loader = loader_of(rank, ranks)
     optimizer, scheduler = new_optimizer(model, EPOCHS * math.ceil(len(loader) / N))
-    scaler = torch.amp.GradScaler(device.type)
     for epoch in range(EPOCHS):
         loader.sampler.set_epoch(epoch)  # or every epoch has the same order
         batches = iter(loader)
@@ -62,16 +60,13 @@ def train(rank: int, ranks: int, device: str | torch.device = "cpu") -> nn.Modul
             dist.all_reduce(total)  # the samples of this window on all ranks
             for k, (x, y) in enumerate(window, start=1):
                 with model.no_sync() if k < len(window) else nullcontext():  # around both passes
-                    with torch.autocast(device.type, torch.float16):
+                    with torch.autocast(device.type, torch.bfloat16):  # float16 would need a scaler
                         loss = F.cross_entropy(model(x.to(device)), y.to(device), reduction="sum") / total
-                    scaler.scale(loss * ranks).backward()  # since DDP divides by the ranks
-            scaler.unscale_(optimizer)
+                    (loss * ranks).backward()  # since DDP divides by the ranks
             # The norm of the mean, so the same on every rank.
-            norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-            if norm.isfinite():
-                scaler.step(optimizer)
-                scheduler.step()
-            scaler.update()
+            nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+            optimizer.step()
+            scheduler.step()
             optimizer.zero_grad()
     return model.module
 
@@ -90,8 +85,6 @@ def main() -> None:
         # From the CPU, so that any machine can load it.
         torch.save(model.cpu().state_dict(), sys.argv[1])
         print(f"trained on {dist.get_world_size()} ranks, device: {device.type}")
-    dist.barrier()  # nobody leaves before the file is there
-    gc.collect()  # frees DDP before its group
     dist.destroy_process_group()
 
 

@@ -1,26 +1,36 @@
 """Runs a function on every rank of a group, and gathers results or says which rank failed where."""
 
+import importlib
+import io
 import linecache
+import marshal
+import os
+import pickle
+import signal
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import ModuleType
+from queue import SimpleQueue
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
+import cloudpickle
 import torch
+import torch.distributed as dist
 from tqdm import tqdm
 
-from course_utils.ranks.pickling import pack
-from course_utils.ranks.worker import serve
 from gradaudit.interrupts import uninterrupted
 
-# Seconds that the other ranks get to finish once one has failed, and each to say where it is.
+# Seconds that the other ranks get to finish once one has failed, and each to note where it is.
 _GRACE = 2.0
 
 # On Linux each rank is forked from a server that has imported torch once and run nothing, so later
@@ -46,29 +56,36 @@ class RankError(RuntimeError):
 
 
 class _Rank(NamedTuple):
-    """A rank as its parent process sees it: calls and answers go through `jobs`."""
+    """A rank as its parent process sees it: calls and answers go through `pipe`."""
 
     process: BaseProcess
-    jobs: Connection
-    asked: Connection
+    pipe: Connection
     log: Path
 
-    def receive(self) -> tuple[str, Any, str]:
-        """The kind of an answer (result, error, died), its value, and what the rank has printed."""
-        try:
-            return self.jobs.recv()
-        except (EOFError, OSError):
-            self.process.join(_GRACE)
-            printed = self.log.read_text(errors="replace")
-            return "died", f"its process ended with status {self.process.exitcode}\n{printed}", ""
+    def last_words(self) -> str:
+        """The log of a process that is about to end."""
+        self.process.join(_GRACE)
+        return "does not answer" if self.process.is_alive() else self.log.read_text("utf-8", errors="replace")
 
-    def where(self) -> str:
-        """The lines on which the rank is."""
-        with suppress(EOFError, OSError):
-            self.asked.send("where")
-            if self.asked.poll(_GRACE):
-                return f"was here:\n{self.asked.recv()}"
-        return "does not answer"
+
+class _Pickler(cloudpickle.Pickler):
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, CodeType):
+            return marshal.loads, (marshal.dumps(thing),)  # cloudpickle 3.1.3 drops the file's name
+        if isinstance(thing, ModuleType) and sys.modules.get(thing.__name__) is thing:
+            # Without this, cloudpickle fails at torch.distributed.config.
+            return importlib.import_module, (thing.__name__,)
+        return super().reducer_override(thing)
+
+
+def _pack(function: Callable, args: tuple) -> bytes:
+    """Pickles a call, with what the notebook defines, and this process's default dtype and seed."""
+    # The lines of cells, which no file holds; without a time, so that linecache keeps them.
+    held = {name: entry for name, entry in linecache.cache.items() if len(entry) > 1 and not Path(name).exists()}
+    cells = {name: (size, None, lines, file) for name, (size, _, lines, file) in held.items()}
+    stream = io.BytesIO()
+    _Pickler(stream).dump((function, args, torch.get_default_dtype(), torch.initial_seed(), cells))
+    return stream.getvalue()
 
 
 class Ranks(AbstractContextManager):
@@ -101,9 +118,9 @@ class Ranks(AbstractContextManager):
         """Calls `function(*args)` on every rank at once and returns the results, rank 0's first.
 
         The function, and classes that it uses, may be defined in the notebook; the global names it
-        reads are sent along. Each run starts from this process's default dtype and seed, whatever
-        the run before has left. The ranks' output is shown here, rank by rank, when all have
-        finished.
+        reads are sent along. Its results may be of classes that can be imported. Each run starts
+        from this process's default dtype and seed, whatever the run before has left. The ranks'
+        output is shown here, rank by rank, when all have finished.
 
         Args:
             function: What to call on each rank.
@@ -115,17 +132,13 @@ class Ranks(AbstractContextManager):
                 are then ended, as they are after an interrupt; the next `run` starts new ones.
             Exception: If the function or an argument cannot be pickled, as pickle says it.
         """
-        # The lines of cells, which no file holds; without a time, so that linecache keeps them.
-        held = {name: entry for name, entry in linecache.cache.items() if len(entry) > 1 and not Path(name).exists()}
-        cells = {name: (size, None, lines, file) for name, (size, _, lines, file) in held.items()}
-        job = pack((function, args, torch.get_default_dtype(), torch.initial_seed(), cells))
+        job = _pack(function, args)
         try:
             if not self._ranks:
                 self._start()
-            for rank in self._ranks:
-                with suppress(OSError):  # it has died, as `receive` will say
-                    rank.jobs.send_bytes(job)
-            return self._gather("running", self.timeout if timeout is None else timeout)
+                meeting = Path(self._folder.name, "meeting").as_uri()
+                self._call("starting", _pack(_join, (meeting, self.backend)), max(self.timeout, 20.0))
+            return self._call("running", job, self.timeout if timeout is None else timeout)
         except BaseException:
             self.close()
             raise
@@ -147,48 +160,102 @@ class Ranks(AbstractContextManager):
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         # The processes must not import the script that runs here, which may have no main guard.
-        main = sys.modules["__main__"]
-        with uninterrupted():
-            sys.modules["__main__"] = ModuleType("__main__")
-            try:
-                for number in range(self.n):
-                    log = Path(self._folder.name, f"rank {number}.txt")
-                    (jobs, its_jobs), (asked, its_asked) = _CONTEXT.Pipe(), _CONTEXT.Pipe()
-                    setup = (its_jobs, its_asked, number, self.n, self.backend, log)
-                    process = _CONTEXT.Process(target=serve, args=setup, daemon=True)
-                    with its_jobs, its_asked:
-                        process.start()
-                    self._ranks.append(_Rank(process, jobs, asked, log))
-            finally:
-                sys.modules["__main__"] = main
-        self._gather("starting", max(self.timeout, 20.0))
+        hidden = patch.multiple(sys.modules["__main__"], create=True, __spec__=None, __file__=None)
+        with uninterrupted(), hidden:
+            for number in range(self.n):
+                log = Path(self._folder.name, f"rank {number}.txt")
+                pipe, its_pipe = _CONTEXT.Pipe()
+                process = _CONTEXT.Process(target=_serve, args=(its_pipe, number, self.n, log), daemon=True)
+                with its_pipe:
+                    process.start()
+                self._ranks.append(_Rank(process, pipe, log))
 
-    def _gather(self, what: str, limit: float) -> list:
-        """Waits for the ranks, shows their output, and returns their results or raises an error.
+    def _call(self, what: str, job: bytes, limit: float) -> list:
+        """Sends a call to all ranks, shows their output, and returns the results or raises an error.
 
         A failure leaves the others 2 seconds. After 2 seconds a progress bar counts the answers.
         """
         title, end = f"{what} {self.n} ranks", time.monotonic() + limit
-        waiting = {rank.jobs: number for number, rank in enumerate(self._ranks)}
+        for rank in self._ranks:
+            with suppress(OSError):  # it has died, as its end of the pipe will say
+                rank.pipe.send_bytes(job)
+        waiting = {rank.pipe: number for number, rank in enumerate(self._ranks)}
         printed, results, errors = {}, {}, {}
         with tqdm(total=self.n, desc=title, unit="rank", leave=False, delay=2) as bar:
             while waiting and time.monotonic() < end:
-                for jobs in wait(list(waiting), timeout=0.1):  # for the bar and the time limit
-                    number = waiting.pop(jobs)
-                    kind, value, printed[number] = self._ranks[number].receive()
-                    if kind == "result":
-                        results[number] = value
-                        continue
-                    end = min(end, time.monotonic() + _GRACE)
-                    # A rank that has died comes first, since others then fail.
-                    errors = {number: value} | errors if kind == "died" else errors | {number: value}
+                for pipe in wait(list(waiting), timeout=0.1):  # for the bar and the time limit
+                    number = waiting.pop(pipe)
+                    try:
+                        failed, value, printed[number] = pipe.recv()
+                    except (EOFError, OSError):
+                        failed, words = True, self._ranks[number].last_words()
+                        value = f"its process ended with status {self._ranks[number].process.exitcode}\n{words}"
+                    (errors if failed else results)[number] = value
+                    if failed:
+                        end = min(end, time.monotonic() + _GRACE)
                 bar.update(self.n - len(waiting) - bar.n)
         for rank, text in sorted(printed.items()):
             print("".join(f"rank {rank} | {line}" for line in text.splitlines(keepends=True)), end="")
         late = "when the group was ended" if errors else f"after {limit:g} s"
-        errors |= {rank: f"had not ended {late}, and {self._ranks[rank].where()}" for rank in waiting.values()}
+        for pipe in waiting:
+            pipe.close()  # the rank then notes where it is, and ends
+        errors |= {rank: f"had not ended {late}, and {self._ranks[rank].last_words()}" for rank in waiting.values()}
         if errors:
             lines = [f"{title} failed", *(f"rank {rank}: {text}" for rank, text in errors.items())]
             lines.append(f"ranks that finished without an error: {sorted(results)}")
             raise RankError("\n".join(lines), errors, results)
         return [results[rank] for rank in range(self.n)]
+
+
+# What follows runs in the process of a rank.
+
+
+def _serve(pipe: Connection, rank: int, world: int, log: Path) -> None:
+    """Answers each call that comes through `pipe`; libraries print to `log`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the keyboard is for the parent
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    torch.set_num_threads(1)
+    # As under torchrun.
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    jobs: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, jobs, threading.get_ident(), log), daemon=True).start()
+    while True:
+        pipe.send_bytes(_work(jobs.get()))
+
+
+def _join(meeting: str, backend: str) -> None:
+    """Joins the group, as the first call of every rank."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world)
+
+
+def _listen(pipe: Connection, jobs: SimpleQueue, worker: int, log: Path) -> None:
+    """Hands on the calls. When the parent closes the pipe or is gone, notes the lines and ends."""
+    try:
+        while True:
+            jobs.put(pipe.recv_bytes())
+    except (EOFError, OSError):
+        stack = "".join(traceback.format_stack(sys._current_frames()[worker]))
+        own = stack.rpartition(", in _work\n")[2].partition("\n")[2]  # from the function that was sent
+        log.write_text(f"was here:\n{own}", encoding="utf-8")
+    finally:
+        os._exit(0)
+
+
+def _work(job: bytes) -> bytes:
+    """The answer to one call, with its output, so that the ranks' lines do not mix."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        try:
+            function, args, dtype, seed, cells = pickle.loads(job)
+            linecache.cache.update(cells)
+            torch.set_default_dtype(dtype)
+            torch.manual_seed(seed)
+            return pickle.dumps((False, function(*args), printed.getvalue()))
+        except BaseException as error:
+            lines = traceback.format_exception(error.with_traceback(error.__traceback__.tb_next))
+            return pickle.dumps((True, "".join(lines), printed.getvalue()))

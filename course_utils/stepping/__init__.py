@@ -51,7 +51,7 @@ def step_through(loop: Callable, *args: Any, **kwargs: Any) -> None:
 
 
 def play_with(title: str, controls: Mapping[str, Sequence[Any]], state: Callable[..., Sequence[str]]) -> None:
-    """Shows sliders, and what a function says at each of their places, with or without a kernel.
+    """Shows sliders, and what a function says at each of their settings, with or without a kernel.
 
     Every state is computed when the cell runs: at most 400 of them.
 
@@ -68,10 +68,10 @@ def play_with(title: str, controls: Mapping[str, Sequence[Any]], state: Callable
     """
     from IPython.display import display
 
-    places = list(product(*controls.values()))
-    if len(places) > MOST_STATES:
-        raise ValueError(f"the sliders have {len(places)} places, and at most {MOST_STATES} can be computed")
-    frames = [state(*place) for place in places]
+    settings = list(product(*controls.values()))
+    if len(settings) > MOST_STATES:
+        raise ValueError(f"the sliders have {len(settings)} settings, and at most {MOST_STATES} can be computed")
+    frames = [state(*setting) for setting in settings]
     words = {name: [str(value) for value in values] for name, values in controls.items()}
-    settings = "; ".join(f"{name}: {', '.join(values)}" for name, values in words.items())
-    display(as_static(player(title, frames, words), f"{title}. {settings}", {"kind": "play", "title": title}), raw=True)
+    legend = "; ".join(f"{name}: {', '.join(values)}" for name, values in words.items())
+    display(as_static(player(title, frames, words), f"{title}. {legend}", {"kind": "play", "title": title}), raw=True)

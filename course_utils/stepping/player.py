@@ -15,7 +15,7 @@ def player(title: str, frames: Sequence[Sequence[str]], controls: Mapping[str, S
         frames: A sentence each, which is also read aloud, and the pieces of HTML below it, which
             are joined. A piece that many frames share is stored once.
         controls: Sliders to find a frame by, instead of these: each has a name, and a word for each
-            of its places. The frames come in the order in which the last one moves fastest.
+            of its settings. The frames come in the order in which the last one moves fastest.
 
     Example:
         >>> html = player("Halving", [[f"After {k}:", f"<b>{1 / 2**k}</b>"] for k in range(4)])

@@ -17,10 +17,7 @@ from course_utils.zoo.registry import Losses, Specimen
 orphan_parameters = partial(Specimen, "orphan-parameters")
 
 
-@orphan_parameters(
-    "huggingface/accelerate#2665",
-    fix={"replace the old": "replace the old\noptimizer = SGD(model.parameters(), lr=0.1)"},
-)
+@orphan_parameters("huggingface/accelerate#2665", {"for ": "optimizer = SGD(model.parameters(), lr=0.1)\nfor "})
 def optimizer_before_wrapping() -> Losses:
     """The optimizer holds the 4 parameters from before the model was wrapped: none of them ever
     gets a gradient."""
@@ -34,10 +31,7 @@ def optimizer_before_wrapping() -> Losses:
         yield loss.item()
 
 
-@orphan_parameters(
-    "openvinotoolkit/nncf#327",
-    fix={"weight = nn.Parameter(model[0].weight.detach() / images.std())": "weight.data.div_(images.std())"},
-)
+@orphan_parameters("openvinotoolkit/nncf#327", {"weight = nn.Parameter(": "weight.data = ("})
 def parameter_replaced() -> Losses:
     """Replaces a parameter after creating the optimizer: 1,024 weights get gradients and are never
     updated."""
@@ -72,7 +66,7 @@ def checkpointed_after_frozen() -> Losses:
 unused_loss = partial(Specimen, "unused-loss", level="advice")
 
 
-@unused_loss("mims-harvard/TFC-pretraining#37", fix={"total = loss": "total = (loss + loss_moved) / 2"})
+@unused_loss("mims-harvard/TFC-pretraining#37", {"total = loss": "total = (loss + loss_moved) / 2"})
 def second_loss_left_out() -> Losses:
     """Computes a second loss for every batch, and leaves it out of the total: nothing learns from
     it."""
@@ -93,8 +87,7 @@ held_graphs = partial(Specimen, "held-graphs", level="advice")
 
 
 @held_graphs(
-    "meta-pytorch/torchtune#1917",
-    fix={"running_loss += loss": "loss.backward()\nrunning_loss += loss.detach()", "running_loss.backward()": ""},
+    "meta-pytorch/torchtune#1917", {"+= loss": "+= loss.detach()\nloss.backward()", "running_loss.backward()": ""}
 )
 def one_backward_per_window() -> Losses:
     """One backward for 4 micro-batches: the gradient is correct, but all 4 sets of activations are
@@ -112,7 +105,7 @@ def one_backward_per_window() -> Losses:
             running_loss = 0
 
 
-@held_graphs("BatsResearch/labelmodels#4", fix={"+= loss": "+= loss.detach()"})
+@held_graphs("BatsResearch/labelmodels#4", {"+= loss": "+= loss.detach()"})
 def running_loss_with_its_graphs() -> Losses:
     """The sum for the log keeps the graph of every batch of the epoch: 8 graphs are alive at its
     end."""
@@ -128,9 +121,7 @@ def running_loss_with_its_graphs() -> Losses:
         yield running_loss.item() / 8
 
 
-@held_graphs(
-    "jlamprou/Infini-Attention#3", fix={"[images, memory]": "[images, memory.detach()]", "retain_graph=True": ""}
-)
+@held_graphs("jlamprou/Infini-Attention#3", {", memory]": ", memory.detach()]", "retain_graph=True": ""})
 def memory_carried_with_its_graph() -> Losses:
     """The memory carries its graph from segment to segment: each backward goes through all segments
     before."""
@@ -149,10 +140,8 @@ def memory_carried_with_its_graph() -> Losses:
 
 # BatchNorm layers inside a window.
 
-batchnorm = partial(Specimen, "batchnorm", level="advice")
 
-
-@batchnorm("giotto-ai/giotto-deep#75", fix={"nn.BatchNorm1d": "nn.LayerNorm"})
+@Specimen("batchnorm", "giotto-ai/giotto-deep#75", {"nn.BatchNorm1d": "nn.LayerNorm"}, level="advice")
 def batchnorm_in_windows() -> Losses:
     """Normalises over the 4 samples of a micro-batch, not the window's 16: no large batch has this
     gradient."""
@@ -170,10 +159,8 @@ def batchnorm_in_windows() -> Losses:
 
 # Gradients added up in a short number format.
 
-low_precision_accumulation = partial(Specimen, "low-precision-accumulation", level="advice")
 
-
-@low_precision_accumulation("linkedin/Liger-Kernel#830", fix={".bfloat16()": ".float()"})
+@Specimen("low-precision-accumulation", "linkedin/Liger-Kernel#830", {".bfloat16()": ".float()"}, level="advice")
 def added_up_in_bfloat16() -> Losses:
     """Adds up 32 gradients in bfloat16, which has 8 binary digits: small addends are rounded away
     from the sum."""

@@ -7,45 +7,42 @@ the two differ. Four loops aren't listed in the zoo: two of them break no rule o
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from course_utils.zoo import models, timing, windows
-from course_utils.zoo.registry import ZOO, Specimen
+from course_utils.zoo import models, timing, windows, zeroing
+from course_utils.zoo.registry import Specimen
 from gradaudit import audit
 from gradaudit.history import AuditedUpdate, History
 
 
-@dataclass(frozen=True)
-class Pitfall:
-    """A row of the table. Code in its texts stands between backquotes.
+class Pitfall(NamedTuple):
+    """The row of a specimen. Code in its texts stands between backquotes.
 
     Attributes:
-        specimen: The loop that has the bug.
         symptom: What you notice.
         code: What the code does, and what to write instead.
         check: Which number of the run tells, and what takes it from what the auditor saw; None if
             the loop logs it.
     """
 
-    specimen: Specimen
     symptom: str
     code: tuple[str, str]
     check: tuple[str, Callable[[History], float] | None]
 
-    def measured(self) -> tuple[float, float]:
+    def measured(self, specimen: Specimen) -> tuple[float, float]:
         """The number of the buggy loop and that of its fixed twin, to four digits."""
-        return self._number(self.specimen.buggy), self._number(self.specimen.fixed)
+        return self._number(specimen.buggy), self._number(specimen.fixed)
 
     def _number(self, loop: Callable[[], list[float]]) -> float:
-        with warnings.catch_warnings(), audit() as report:
-            warnings.filterwarnings("ignore")  # PyTorch's own, of the schedule, the generator and the checkpoint
+        # PyTorch warns of the schedule, the generator and the checkpoint.
+        with warnings.catch_warnings(action="ignore"), audit() as report:
             log = loop()
         _, take = self.check
         return float(f"{take(report.history) if take else log[-1]:.4g}")
 
-    def row(self) -> tuple[str, str, str, str]:
+    def row(self, specimen: Specimen) -> tuple[str, str, str, str]:
         """Symptom, cause, check with the number of the buggy loop and of its twin, and fix."""
-        (cause, fix), (buggy, fixed) = self.code, self.measured()
+        (cause, fix), (buggy, fixed) = self.code, self.measured(specimen)
         return self.symptom, cause, f"{self.check[0]}: {buggy:g} → {fixed:g}", fix
 
 
@@ -64,15 +61,13 @@ def _heaviest_by_lightest(update: AuditedUpdate) -> float:
     return max(weights) / min(weights)
 
 
-PITFALLS = (
-    Pitfall(
-        ZOO["never-zeroed"],
+PITFALLS = {
+    zeroing.never_zeroed: Pitfall(
         "Diverges; at a tiny learning rate learns faster.",
         ("Nothing calls `zero_grad()`.", "Zero after every step."),
         ("micro-batches in the last update", lambda run: run.updates[-1].held),
     ),
-    Pitfall(
-        ZOO["zeroed-before-the-step"],
+    zeroing.zeroed_before_the_step: Pitfall(
         "No weight moves.",
         (
             "`zero_grad()`, which sets `None`, between `backward()` and `step()`.",
@@ -80,106 +75,89 @@ PITFALLS = (
         ),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
-    Pitfall(
-        ZOO["zeroed-in-every-micro-batch"],
+    zeroing.zeroed_in_every_micro_batch: Pitfall(
         "Learns slowly, whatever N is.",
         ("`zero_grad()` before every `backward()`.", "Zero once per window."),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
-    Pitfall(
-        ZOO["never-divided"],
+    windows.never_divided: Pitfall(
         "Gradient norm depends on N.",
         ("N mean losses are added up.", "Divide by what the window holds."),
         ("sum of a window's factors", lambda run: _factors(run.updates[0])),
     ),
-    Pitfall(
-        ZOO["step-at-batch-zero"],
+    windows.step_at_batch_zero: Pitfall(
         "The first update comes early.",
         ("`i % N == 0`, with `i` from 0.", "Loop over windows."),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
-    Pitfall(
-        ZOO["tail-never-used"],
+    windows.tail_never_used: Pitfall(
         "An update per epoch is missing.",
         ("A short window gets no step.", "Loop over windows."),
         ("micro-batches in no update", lambda run: len(run.ledgers[0].left_over)),
     ),
-    Pitfall(
-        ZOO["tail-divided-by-n"],
+    windows.tail_divided_by_n: Pitfall(
         "Each epoch's last update is small.",
         ("A short window is divided by N.", "Divide by `len(window)`."),
         ("sum of the last window's factors", lambda run: _factors(run.updates[-1])),
     ),
-    Pitfall(
-        ZOO["mean-of-means"],
+    windows.mean_of_means: Pitfall(
         "The loss looks right; short sequences count more.",
         ("Each loss is a mean over its tokens.", "Multiply it by its tokens / the window's."),
         ("heaviest token / lightest token", lambda run: _heaviest_by_lightest(run.updates[0])),
     ),
-    Pitfall(
-        windows.backward_in_validation,
+    windows.backward_in_validation: Pitfall(
         "The first update after validation is large.",
         ("`backward()` in validation.", "Validate under `no_grad()`."),
         ("`backward()` calls in that update", lambda run: max(update.held for update in run.updates)),
     ),
-    Pitfall(
-        ZOO["clipped-in-every-micro-batch"],
+    timing.clipped_in_every_micro_batch: Pitfall(
         "N norms are logged per update.",
         ("Clips after every `backward()`.", "Clip once per window."),
         ("clips per update", lambda run: len(run.updates[0].clips)),
     ),
-    Pitfall(
-        ZOO["clipped-after-the-step"],
+    timing.clipped_after_the_step: Pitfall(
         "Spikes get through.",
         ("Clips after `step()`.", "Clip right before `step()`."),
         ("clips before step 1", lambda run: sum(not clip.late for clip in run.updates[0].clips)),
     ),
-    Pitfall(
-        timing.clipped_once,
+    timing.clipped_once: Pitfall(
         "Logged norms become 0.",
         ("A generator of parameters, used up.", "Keep a list."),
         ("clips in update 2", lambda run: len(run.updates[1].clips)),
     ),
-    Pitfall(
-        ZOO["clipped-before-unscale"],
+    timing.clipped_before_unscale: Pitfall(
         "With a scaler and SGD, hardly learns.",
         ("Clips while `.grad` holds the scale.", "`unscale_()`, then clip."),
         ("scale in `.grad` at the clip", lambda run: run.updates[0].clips[0].scaled),
     ),
-    Pitfall(
-        ZOO["unscaled-in-every-micro-batch"],
+    timing.unscaled_in_every_micro_batch: Pitfall(
         "With a scaler, early micro-batches hardly count.",
         ("`unscale_()`, `update()` after every `backward()`.", "Both once per window."),
         ("`unscale_()` calls per update", lambda run: len(run.updates[0].unscaled_after)),
     ),
-    Pitfall(
-        ZOO["warmup-in-micro-batches"],
+    timing.warmup_in_micro_batches: Pitfall(
         "The warm-up ends N times too early.",
         ("`scheduler.step()` in every micro-batch.", "Call it after an update."),
         ("`scheduler.step()` calls per update", lambda run: _schedule_steps(run.updates[1])),
     ),
-    Pitfall(
-        timing.averaged_in_every_micro_batch,
+    timing.averaged_in_every_micro_batch: Pitfall(
         "The weights' average (EMA) forgets too fast.",
         ("Averages in every micro-batch.", "Average after an update."),
         ("averagings per update", None),
     ),
-    Pitfall(
-        ZOO["optimizer-before-wrapping"],
+    models.optimizer_before_wrapping: Pitfall(
         "No weight moves, but `.grad` fills.",
         ("The optimizer has an earlier model's parameters.", "Build it last."),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
-    Pitfall(
-        models.checkpointed_after_frozen,
+    models.checkpointed_after_frozen: Pitfall(
         "Some layers never learn.",
         ("Reentrant checkpointing after frozen layers.", "`use_reentrant=False`."),
         ("parameters without a gradient", lambda run: sum(run.ledgers[0].never.values())),
     ),
-    Pitfall(
-        ZOO["one-backward-per-window"],
+    models.one_backward_per_window: Pitfall(
         "Memory grows with N.",
         ("One `backward()` per window.", "`backward()` on each loss; log `loss.item()`."),
         ("forward passes per `backward()`", lambda run: run.calls[0].graphs),
     ),
-)
+}

@@ -1,7 +1,6 @@
 """Models and data for the loops of the zoo, in float64 and with seeds of their own."""
 
 from functools import cache
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +8,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim import SGD
 
 from course_utils.data import digits, next_letters, words
+from course_utils.models import mlp
 
 _digits = cache(digits)
 
@@ -17,8 +17,7 @@ _digits = cache(digits)
 def perceptron(*sizes: int) -> nn.Sequential:
     """Linear layers of these sizes with tanh between them, the same at each call."""
     torch.default_generator.manual_seed(0)
-    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair, dtype=torch.float64), nn.Tanh())]
-    return nn.Sequential(*layers[:-1])
+    return mlp(*sizes, dtype=torch.float64)
 
 
 def classifier(lr: float = 0.1) -> tuple[nn.Sequential, SGD]:

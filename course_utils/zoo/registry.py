@@ -11,7 +11,7 @@ Losses = Iterator[float]  # what a loop yields: the losses that its author would
 ZOO: dict[str, "Specimen"] = {}
 
 
-@dataclass
+@dataclass(eq=False)
 class Specimen:
     """A buggy training loop and its fixed twin. `@Specimen(...)` decorates the buggy loop.
 

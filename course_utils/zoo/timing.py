@@ -19,7 +19,7 @@ CLIP = "clip_grad_norm_(model.parameters(), max_norm=0.1)"
 RIGHT_BEFORE_THE_STEP = {CLIP: "", "optimizer.step()": f"{CLIP}\noptimizer.step()"}
 
 
-@clip_timing("huggingface/transformers#986", fix=RIGHT_BEFORE_THE_STEP)
+@clip_timing("huggingface/transformers#986", RIGHT_BEFORE_THE_STEP)
 def clipped_in_every_micro_batch() -> Losses:
     """Clips after each of 4 backward calls: the first gradient is scaled down up to 4 times, the
     last one once."""
@@ -34,7 +34,7 @@ def clipped_in_every_micro_batch() -> Losses:
         yield loss.item()
 
 
-@clip_timing("simchowitzlabpublic/nano-world-model#22", fix=RIGHT_BEFORE_THE_STEP)
+@clip_timing("simchowitzlabpublic/nano-world-model#22", RIGHT_BEFORE_THE_STEP)
 def clipped_before_backward() -> Losses:
     """Clips before backward, when there is no gradient: the limit of 0.1 is never kept."""
     model, optimizer = classifier(lr=0.5)
@@ -47,7 +47,7 @@ def clipped_before_backward() -> Losses:
         yield loss.item()
 
 
-@clip_timing("jongwook/onsets-and-frames#24", fix=RIGHT_BEFORE_THE_STEP)
+@clip_timing("jongwook/onsets-and-frames#24", RIGHT_BEFORE_THE_STEP)
 def clipped_after_the_step() -> Losses:
     """Clips after the step, when the gradient has been used: the limit of 0.1 is never kept."""
     model, optimizer = classifier(lr=0.5)
@@ -74,7 +74,7 @@ def clipped_once() -> Losses:
         yield loss.item()
 
 
-@clip_timing("milesial/Pytorch-UNet#470", fix={"clip_grad_norm_(": "scaler.unscale_(optimizer)\nclip_grad_norm_("})
+@clip_timing("milesial/Pytorch-UNet#470", {"clip_grad_norm_(": "scaler.unscale_(optimizer)\nclip_grad_norm_("})
 def clipped_before_unscale() -> Losses:
     """Clips gradients that still carry the scaler's factor of 1024: after unscaling their norm is
     0.1 / 1024."""
@@ -95,13 +95,7 @@ def clipped_before_unscale() -> Losses:
 scaler_timing = partial(Specimen, "scaler-timing")
 
 
-@scaler_timing(
-    "pytorch/pytorch#36601",
-    fix={
-        "scaler.unscale_(optimizer)\nif (i + 1) % 4 == 0:": "if (i + 1) % 4 == 0:\n    scaler.unscale_(optimizer)",
-        "scaler.update()": "    scaler.update()",
-    },
-)
+@scaler_timing("pytorch/pytorch#36601", {"scaler.unscale_(optimizer)": "", "scaler.update()": "    scaler.update()"})
 def unscaled_in_every_micro_batch() -> Losses:
     """Unscales and updates after each of 4 backward calls: earlier gradients are divided by 1024
     again and again."""
@@ -120,7 +114,7 @@ def unscaled_in_every_micro_batch() -> Losses:
 
 @scaler_timing(
     "conservationtechlab/animl-py#298",
-    fix={"for _ in range(3):\n    scaler = ": "scaler = ", "float16": "float16\nfor _ in range(3):"},
+    {"for _ in range(3):\n    scaler = ": "scaler = ", "float16": "float16\nfor _ in range(3):"},
 )
 def scaler_made_in_every_epoch() -> Losses:
     """Creates a scaler in each epoch, whose first factor overflows each time: 1 of every 4 updates
@@ -138,7 +132,7 @@ def scaler_made_in_every_epoch() -> Losses:
             yield loss.item()
 
 
-@scaler_timing("huggingface/accelerate#439", fix={"scaler.update()": "", "yield": "scaler.update()\nyield"})
+@scaler_timing("huggingface/accelerate#439", {"scaler.update()": "", "yield": "scaler.update()\nyield"})
 def scaler_updated_twice() -> Losses:
     """Updates after each of two optimizers: the factor doubles in between, and the second gradient
     is halved."""
@@ -160,7 +154,7 @@ def scaler_updated_twice() -> Losses:
 scheduler_cadence = partial(Specimen, "scheduler-cadence")
 
 
-@scheduler_cadence("Lightning-AI/pytorch-lightning#1476", fix={"scheduler.step()": "    scheduler.step()"})
+@scheduler_cadence("Lightning-AI/pytorch-lightning#1476", {"scheduler.step()": "    scheduler.step()"})
 def warmup_in_micro_batches() -> Losses:
     """Steps the schedule in every micro-batch: a warm-up that should take 4 updates is over after
     the first."""
@@ -176,7 +170,7 @@ def warmup_in_micro_batches() -> Losses:
         yield loss.item()
 
 
-@scheduler_cadence("starVLA/starVLA#210", fix={"scheduler.step()": "    scheduler.step()"})
+@scheduler_cadence("starVLA/starVLA#210", {"scheduler.step()": "    scheduler.step()"})
 def decay_in_micro_batches() -> Losses:
     """Steps a decay over 6 updates in every micro-batch: the learning rate is 0 from the second
     update on."""

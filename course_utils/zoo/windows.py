@@ -7,13 +7,14 @@ from torch.nn.functional import cross_entropy
 
 from course_utils.zoo.props import bigrams, classifier, digit_batches, perceptron, word_windows
 from course_utils.zoo.registry import Losses, Specimen
+from course_utils.zoo.zeroing import HELD_COUNTED
 
 # Windows of uneven size.
 
 irregular_window = partial(Specimen, "irregular-window")
 
 
-@irregular_window("rasbt/LLMs-from-scratch#299", fix={"digit_batches(8))": "digit_batches(8), start=1)"})
+@irregular_window("rasbt/LLMs-from-scratch#299", {"digit_batches(8))": "digit_batches(8), start=1)"})
 def step_at_batch_zero() -> Losses:
     """Counts from 0 and steps at multiples of 4: the updates hold 1, 4, 4 and 4, and the last 3 are
     never used."""
@@ -27,7 +28,7 @@ def step_at_batch_zero() -> Losses:
         yield loss.item()
 
 
-@irregular_window("Gen-Verse/dLLM-RL#7", fix={"(step + 1)": "step"})
+@irregular_window("Gen-Verse/dLLM-RL#7", {"(step + 1)": "step"})
 def counted_from_one_twice() -> Losses:
     """Counts from 1 and adds 1 again: the updates hold 3, 4, 4 and 4, and the last micro-batch is
     never used."""
@@ -41,7 +42,7 @@ def counted_from_one_twice() -> Losses:
         yield loss.item()
 
 
-@irregular_window("huggingface/accelerate#435", fix={"!= 0": "== 0"})
+@irregular_window("huggingface/accelerate#435", {"!= 0": "== 0"})
 def condition_inverted() -> Losses:
     """Steps exactly when it should not: the updates hold 1, 1, 1, 2, 1, 1, 2, ... and each loss is
     divided by 4."""
@@ -55,10 +56,7 @@ def condition_inverted() -> Losses:
         yield loss.item()
 
 
-@irregular_window(
-    "MeryylleA/lunariscodex#71",
-    fix={"for i,": "held = 0\nfor i,", "(loss / 4).backward()": "(loss / 4).backward()\nheld += 1", "(i + 1)": "held"},
-)
+@irregular_window("MeryylleA/lunariscodex#71", HELD_COUNTED)
 def step_jumped_over() -> Losses:
     """A loss that is NaN jumps over the step: the next update holds 7 micro-batches, and each is
     divided by 4."""
@@ -80,7 +78,7 @@ leftover_gradients = partial(Specimen, "leftover-gradients")
 
 
 @leftover_gradients(
-    "timoschick/pet#36", fix={"loss / 4": "loss / min(4, 14 - step // 4 * 4)", "% 4 == 0": "% 4 == 0 or step + 1 == 14"}
+    "timoschick/pet#36", {"loss / 4": "loss / min(4, 14 - step // 4 * 4)", "% 4 == 0": "% 4 == 0 or step + 1 == 14"}
 )
 def tail_never_used() -> Losses:
     """Steps only at every 4th of 14 micro-batches: the last 2 gradients are computed and never
@@ -97,7 +95,7 @@ def tail_never_used() -> Losses:
 
 @leftover_gradients(
     "meta-pytorch/torchtune#2745",
-    fix={"loss / 4": "loss / min(4, 11 - idx // 4 * 4)", "% 4 == 0": "% 4 == 0 or idx + 1 == 11"},
+    {"loss / 4": "loss / min(4, 11 - idx // 4 * 4)", "% 4 == 0": "% 4 == 0 or idx + 1 == 11"},
 )
 def tail_in_the_next_epoch() -> Losses:
     """The last 3 of 11 micro-batches wait for the next epoch's first 4: the updates hold 4, 4, 7
@@ -135,7 +133,7 @@ def backward_in_validation() -> Losses:
 loss_scale = partial(Specimen, "loss-scale")
 
 
-@loss_scale("karpathy/nanoGPT#168", fix={"loss.backward()": "(loss / 4).backward()"})
+@loss_scale("karpathy/nanoGPT#168", {"loss.backward()": "(loss / 4).backward()"})
 def never_divided() -> Losses:
     """Adds up the mean losses of 4 micro-batches: every gradient is 4 times that of the large
     batch."""
@@ -149,7 +147,7 @@ def never_divided() -> Losses:
         yield loss.item()
 
 
-@loss_scale("verl-project/verl#436", fix={"loss.backward()\nloss = loss / 4": "loss = loss / 4\nloss.backward()"})
+@loss_scale("verl-project/verl#436", {"loss.backward()\nloss = loss / 4": "loss = loss / 4\nloss.backward()"})
 def divided_for_the_log() -> Losses:
     """Divides after backward: the logged loss is correct, but every gradient is 4 times that of the
     large batch."""
@@ -166,10 +164,7 @@ def divided_for_the_log() -> Losses:
         yield step_loss
 
 
-@loss_scale(
-    "huggingface/transformers#35808",
-    fix={"engine_backward(loss / 4)": "engine_backward(loss / 4, scale_wrt_gas=False)"},
-)
+@loss_scale("huggingface/transformers#35808", {"loss / 4)": "loss / 4, scale_wrt_gas=False)"})
 def divided_twice() -> Losses:
     """The script divides by 4, and so does the engine: every gradient is a quarter of the large
     batch's."""
@@ -187,7 +182,7 @@ def divided_twice() -> Losses:
         yield loss.item()
 
 
-@loss_scale("Lightning-AI/pytorch-lightning#19987", fix={"loss / 4": "loss / min(4, 9 - i // 4 * 4)"})
+@loss_scale("Lightning-AI/pytorch-lightning#19987", {"loss / 4": "loss / min(4, 9 - i // 4 * 4)"})
 def tail_divided_by_n() -> Losses:
     """Divides the epoch's last window, of 1 micro-batch, by 4 like the others: a quarter of its
     gradient is left."""
@@ -202,7 +197,7 @@ def tail_divided_by_n() -> Losses:
             yield loss.item()
 
 
-@loss_scale("agokrani/distillKitPlus#5", fix={"loss.backward()": "(loss / 4).backward()"})
+@loss_scale("agokrani/distillKitPlus#5", {"loss.backward()": "(loss / 4).backward()"})
 def distilled_and_never_divided() -> Losses:
     """Adds up 4 mean losses that the script itself spells out: every gradient is 4 times the large
     batch's."""
@@ -223,10 +218,7 @@ def distilled_and_never_divided() -> Losses:
 token_weights = partial(Specimen, "token-weights")
 
 
-@token_weights(
-    "huggingface/trl#2175",
-    fix={"loss / 4": "loss * (follow != -100).sum() / sum((y != -100).sum() for _, y in window)"},
-)
+@token_weights("huggingface/trl#2175", {"/ 4": "* (follow != -100).sum() / sum((y != -100).sum() for _, y in window)"})
 def mean_of_means() -> Losses:
     """Batches of 8, 44, 8 and 44 targets count a quarter each: short ones' targets have 5.5 times
     the weight."""
@@ -240,7 +232,7 @@ def mean_of_means() -> Losses:
         optimizer.zero_grad()
 
 
-@token_weights("allenai/open-instruct#1161", fix={"mask.sum() / 4": "sum((y != -100).sum() for _, y in window)"})
+@token_weights("allenai/open-instruct#1161", {"mask.sum() / 4": "sum((y != -100).sum() for _, y in window)"})
 def masked_mean_per_micro_batch() -> Losses:
     """A masked mean over each micro-batch instead of the window: one target counts 1/32 or 1/176,
     not 1/104."""

@@ -15,7 +15,7 @@ from course_utils.zoo.registry import Losses, Specimen
 stale_gradients = partial(Specimen, "stale-gradients")
 
 
-@stale_gradients("wenet-e2e/wekws#72", fix={"loss.backward()": "optimizer.zero_grad()\nloss.backward()"})
+@stale_gradients("wenet-e2e/wekws#72", {"loss.backward()": "optimizer.zero_grad()\nloss.backward()"})
 def never_zeroed() -> Losses:
     """No line zeroes: update k uses the sum of the gradients of all k batches so far."""
     model, optimizer = classifier()
@@ -26,7 +26,7 @@ def never_zeroed() -> Losses:
         yield loss.item()
 
 
-@stale_gradients("pytorch/pytorch#47175", fix={"loss.backward()": "optimizer.zero_grad()\nloss.backward()"})
+@stale_gradients("pytorch/pytorch#47175", {"loss.backward()": "optimizer.zero_grad()\nloss.backward()"})
 def zeroed_once_an_epoch() -> Losses:
     """Zeroes at the start of an epoch instead of a batch: its six updates use 1, 2, 3, 4, 5 and 6
     batches."""
@@ -40,7 +40,7 @@ def zeroed_once_an_epoch() -> Losses:
             yield loss.item()
 
 
-@stale_gradients("IDEA-Research/DN-DETR#19", fix={"loss.backward()": "optimizer.zero_grad()\nloss.backward()"})
+@stale_gradients("IDEA-Research/DN-DETR#19", {"loss.backward()": "optimizer.zero_grad()\nloss.backward()"})
 def clipped_running_sum() -> Losses:
     """No line zeroes, and clipping hides it: each step clips the last clipped sum plus a new
     gradient to 0.1."""
@@ -53,7 +53,7 @@ def clipped_running_sum() -> Losses:
         yield loss.item()
 
 
-@stale_gradients("ajbrock/BigGAN-PyTorch#25", fix={"loss_d.backward()": "optimizer_d.zero_grad()\nloss_d.backward()"})
+@stale_gradients("ajbrock/BigGAN-PyTorch#25", {"loss_d.backward()": "optimizer_d.zero_grad()\nloss_d.backward()"})
 def critic_zeroed_once() -> Losses:
     """Zeroes before the critic's two steps but not between them: the second step uses the first
     gradient again."""
@@ -72,7 +72,7 @@ def critic_zeroed_once() -> Losses:
         optimizer_g.step()
 
 
-@stale_gradients("MorvanZhou/pytorch-A3C#21", fix={"optimizer.zero_grad()": "local.zero_grad()"})
+@stale_gradients("MorvanZhou/pytorch-A3C#21", {"optimizer.zero_grad()": "local.zero_grad()"})
 def local_model_never_zeroed() -> Losses:
     """Zeroes the shared model and not the local one, which hands it its gradients: update k uses
     the sum of k."""
@@ -89,7 +89,7 @@ def local_model_never_zeroed() -> Losses:
         yield loss.item()
 
 
-@stale_gradients("greebear/pytorch-learning#1", fix={"p.grad.data": "p.grad.data\np.grad.data.zero_()"})
+@stale_gradients("greebear/pytorch-learning#1", {"p.grad.data": "p.grad.data\np.grad.data.zero_()"})
 def update_by_hand_never_zeroed() -> Losses:
     """Writes the update by hand, and zeroes nothing: each subtracts the sum of all gradients so
     far."""
@@ -105,9 +105,10 @@ def update_by_hand_never_zeroed() -> Losses:
 # Gradients are zeroed, or overwritten, before any step has used them.
 
 discarded_gradients = partial(Specimen, "discarded-gradients")
+HELD_COUNTED = {"for i,": "held = 0\nfor i,", ".backward()": ".backward()\nheld += 1", "(i + 1)": "held"}
 
 
-@discarded_gradients("bytetriper/RAE#67", fix={"optimizer.zero_grad()": "if i % 4 == 0:\n    optimizer.zero_grad()"})
+@discarded_gradients("bytetriper/RAE#67", {"optimizer.zero_grad()": "if i % 4 == 0:\n    optimizer.zero_grad()"})
 def zeroed_in_every_micro_batch() -> Losses:
     """Zeroes before every micro-batch: of four, only the last one's gradient reaches the step,
     divided by 4."""
@@ -122,7 +123,7 @@ def zeroed_in_every_micro_batch() -> Losses:
 
 
 @discarded_gradients(
-    "starVLA/starVLA#395", fix={"if sync:\n    optimizer.zero_grad()": "if i % 4 == 0:\n    optimizer.zero_grad()"}
+    "starVLA/starVLA#395", {"if sync:\n    optimizer.zero_grad()": "if i % 4 == 0:\n    optimizer.zero_grad()"}
 )
 def zeroed_in_the_last_micro_batch() -> Losses:
     """Zeroes just before the window's last backward: three of four micro-batches are thrown
@@ -139,7 +140,7 @@ def zeroed_in_the_last_micro_batch() -> Losses:
         yield loss.item()
 
 
-@discarded_gradients("ultralytics/ultralytics#11217", fix={"optimizer.zero_grad()\nfor": "for"})
+@discarded_gradients("ultralytics/ultralytics#11217", {"optimizer.zero_grad()\nfor": "for"})
 def zeroed_at_the_epochs_start() -> Losses:
     """Zeroes in the middle of a window: the last 2 of 10 micro-batches are lost; the next update
     holds 2, not 4."""
@@ -158,13 +159,7 @@ def zeroed_at_the_epochs_start() -> Losses:
 
 
 @discarded_gradients(
-    "WalkingMeatAxolotl/AnimaLoraStudio#486",
-    fix={
-        "for i,": "held = 0\nfor i,",
-        "optimizer.zero_grad()\ncontinue": "continue",
-        "(loss / 4).backward()": "(loss / 4).backward()\nheld += 1",
-        "(i + 1)": "held",
-    },
+    "WalkingMeatAxolotl/AnimaLoraStudio#486", {"optimizer.zero_grad()\ncontinue": "continue"} | HELD_COUNTED
 )
 def zeroed_by_one_loss() -> Losses:
     """A loss that is NaN zeroes its window: two good micro-batches are lost; the update holds the
@@ -184,7 +179,7 @@ def zeroed_by_one_loss() -> Losses:
 
 @discarded_gradients(
     "pytorch/pytorch#181723",
-    fix={
+    {
         "for i,": "for p in model.parameters():\n    p.grad = torch.zeros_like(p)\nfor i,",
         "zero_grad()": "zero_grad(set_to_none=False)",
     },
@@ -207,9 +202,7 @@ def gradients_in_one_buffer() -> Losses:
 empty_step = partial(Specimen, "empty-step")
 
 
-@empty_step(
-    "sacmehta/EdgeNets#14", fix={"loss.backward()\noptimizer.zero_grad()": "optimizer.zero_grad()\nloss.backward()"}
-)
+@empty_step("sacmehta/EdgeNets#14", {"zero_grad()\noptimizer.step()": "step()\noptimizer.zero_grad()"})
 def zeroed_before_the_step() -> Losses:
     """Zeroes between backward and step: none of the 12 updates has a gradient, and no weight ever
     moves."""
@@ -222,7 +215,7 @@ def zeroed_before_the_step() -> Losses:
         yield loss.item()
 
 
-@empty_step("lightseekorg/TorchSpec#33", fix={"loss = ": "if valid == 0:\n    continue\nloss = "})
+@empty_step("lightseekorg/TorchSpec#33", {"loss = ": "if valid == 0:\n    continue\nloss = "})
 def step_without_a_target() -> Losses:
     """Every third batch has no target: its gradient is 0, yet momentum still moves the weights at
     its step."""
@@ -244,9 +237,7 @@ def step_without_a_target() -> Losses:
 foreign_gradients = partial(Specimen, "foreign-gradients")
 
 
-@foreign_gradients(
-    "Lightning-AI/pytorch-lightning#591", fix={"loss_d.backward()": "optimizer_d.zero_grad()\nloss_d.backward()"}
-)
+@foreign_gradients("Lightning-AI/pytorch-lightning#591", {"loss_d = ": "optimizer_d.zero_grad()\nloss_d = "})
 def critic_with_the_generators_gradients() -> Losses:
     """The generator's loss leaves gradients in the critic, whose step then also learns to call
     fakes real."""
@@ -265,7 +256,7 @@ def critic_with_the_generators_gradients() -> Losses:
 
 @foreign_gradients(
     "FoundationVision/OmniTokenizer#15",
-    fix={"(as_real(": "critic.requires_grad_(False)\n(as_real(", "loss_d = ": "critic.requires_grad_(True)\nloss_d = "},
+    {"(as_real(": "critic.requires_grad_(False)\n(as_real(", "loss_d = ": "critic.requires_grad_(True)\nloss_d = "},
 )
 def critic_with_a_window_of_both() -> Losses:
     """Accumulates, so it can't zero between the two losses: the critic's window of 2 also holds the

@@ -39,6 +39,7 @@ class Gradients:
         ever: For each parameter, has it ever had a gradient?
         empty: Are there no gradients, or nothing but zeros?
         came_as_zeros: The backward calls themselves brought nothing but zeros.
+        cancelled: Whether the last backward call brought just the opposite of what was there.
         from_before: Were there any when a parameter was added, and has nothing zeroed them? Nobody knows how many
             micro-batches they hold.
     """
@@ -55,7 +56,7 @@ class Gradients:
         self.sharded = False  # is any parameter a DTensor, or kept by FSDP?
         self.shards: dict[int, Shard] = {}  # of the parameters that FSDP keeps, by their ids
         self.touched: list[int] = []
-        self.replaced = self.put = self.waits = self.came_as_zeros = False
+        self.replaced = self.put = self.waits = self.came_as_zeros = self.cancelled = False
         self.empty, self.from_before = True, False
         self.unversioned = False  # was anything written that raised no version?
         self.filled = 0  # windows that a backward call has begun
@@ -158,14 +159,16 @@ class Gradients:
 
     def begin_again(self) -> None:
         """All of them are None or zero."""
-        self.empty, self.came_as_zeros, self.from_before = True, False, False
+        self.empty, self.came_as_zeros, self.cancelled, self.from_before = True, False, False, False
 
     def came(self, first: bool) -> None:
         """A backward call has brought gradients. `first`: none were there."""
-        if self.is_read and (first or self.came_as_zeros):  # what is added to others hardly leaves zeros
+        if self.is_read:
             grad = self.parameters[self.touched[0]].grad
             on_cpu = grad is not None and grad.is_cpu  # reading values on any other device would wait for it
-            self.came_as_zeros = on_cpu and not any_nonzero(grad) and self.all_zero()
+            zeros = on_cpu and not any_nonzero(grad) and self.all_zero()
+            self.came_as_zeros = zeros and (first or self.came_as_zeros)
+            self.cancelled = zeros and not self.came_as_zeros
         self.empty = False
 
     def all_zero(self) -> bool:

@@ -327,7 +327,7 @@ class Observer:
             self._zeroed(ledger)
         else:
             assigned = was_empty or (gradients.put and not ledger.unused)
-            gradients.came_as_zeros = False
+            gradients.came_as_zeros = gradients.cancelled = False
             ledger.changed(replaced=assigned)
             self.listener.changed(ledger, assigned)
 
@@ -335,7 +335,8 @@ class Observer:
     def _may_be_zeroed(ledger: OptimizerLedger) -> bool:
         """Could old code have zeroed its gradients through `.data`, and are values read in this window?"""
         gradients = ledger.gradients
-        return bool(ledger.in_grad) and not gradients.came_as_zeros and (gradients.is_read or not ledger.unused)
+        explained = gradients.came_as_zeros or gradients.cancelled
+        return bool(ledger.in_grad) and not explained and (gradients.is_read or not ledger.unused)
 
     def _zeroed(self, ledger: OptimizerLedger) -> None:
         zeroing = ledger.zeroed()

@@ -1,4 +1,4 @@
-"""Right and wrong answers to the exercises, in modules by notebook: nb02_zeroing.py holds those of 02_zeroing.
+"""Right and wrong answers to the exercises: nb02_zeroing.py holds those of 02_zeroing.
 
 Every answer that these modules register is judged by tests/exercises/test_answers.py. Most are
 edits of the solution that the notebook prints, which itself need not be repeated.
@@ -30,7 +30,7 @@ WRONG: dict[str, list[Wrong]] = {}
 
 
 def right(*exercises: str) -> Callable:
-    """What the returned function is called with, or decorates, is a right answer to each of these exercises."""
+    """What the returned function is called with, or decorates, is a right answer to each."""
 
     def keep(answer: Any) -> Any:
         for exercise in exercises:
@@ -41,7 +41,7 @@ def right(*exercises: str) -> Callable:
 
 
 def wrong(exercise: str, bug: str, says: str = "") -> Callable:
-    """What the returned function is called with, or decorates, must be rejected by the name of its bug."""
+    """What the returned function is called with, or decorates, is rejected by its bug's name."""
 
     def keep(answer: Any) -> Any:
         WRONG.setdefault(exercise, []).append(Wrong(answer, bug, says))
@@ -51,7 +51,7 @@ def wrong(exercise: str, bug: str, says: str = "") -> Callable:
 
 
 def edited(exercise: str, *changes: tuple[str, str]) -> Callable:
-    """The notebook's solution with places changed, each from one text that occurs there once to another.
+    """The notebook's solution, edited: each change is from a text that occurs there once.
 
     The new texts may use torch, nn and suppress, whatever the notebook imports.
     """

@@ -1,4 +1,4 @@
-"""Answers to "accumulate", over windows that may be short, and to "accumulate_equal". Most weight by samples."""
+"""Answers to "accumulate", over windows that may be short, and to "accumulate_equal"."""
 
 from answers import edited, right, wrong
 from solutions import solution

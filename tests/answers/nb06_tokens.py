@@ -1,4 +1,4 @@
-"""Answers to "accumulate_tokens", over padded sequences in which every valid target counts the same."""
+"""Answers to "accumulate_tokens", over padded sequences whose valid targets count the same."""
 
 from collections import deque
 from functools import partial

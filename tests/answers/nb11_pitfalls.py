@@ -1,4 +1,4 @@
-"""Answers to "two_bugs", a loop with a short window and a clip, and to "is_correct", a test over shares."""
+"""Answers to "two_bugs", with a short window and a clip, and to "is_correct", a test."""
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -63,11 +63,11 @@ def with_loops(updates):
     for row in updates:
         if abs(sum(row) - 1) > 1e-9:
             return False
-        for place, share in enumerate(row):
-            if share and place in seen:
+        for index, share in enumerate(row):
+            if share and index in seen:
                 return False
             if share:
-                seen.add(place)
+                seen.add(index)
     return len(seen) == len(updates[0])
 
 

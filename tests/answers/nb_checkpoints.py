@@ -1,4 +1,4 @@
-"""Answers to "train_on": a training function that is killed. The notebook's saves at the end of each window."""
+"""Answers to "train_on", a training that is killed. The notebook's saves after each window."""
 
 from answers import edited, right, wrong
 

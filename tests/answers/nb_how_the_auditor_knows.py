@@ -1,4 +1,4 @@
-"""Answers to "write_the_test": is a loop buggy, that is, does some gradient enter two updates, or none?"""
+"""Answers to "write_the_test": does some gradient of a loop enter two updates, or none?"""
 
 from unittest.mock import patch
 
@@ -10,7 +10,7 @@ from course_utils import record
 
 
 def counting(is_buggy):
-    """Asks how many backward calls arrived on each lane, how many entered updates, and how many are left."""
+    """Asks how many backward calls each lane had, how many entered updates, and what is left."""
 
     def checker(run):
         with record() as trace:

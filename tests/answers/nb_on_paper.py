@@ -1,4 +1,4 @@
-"""Answers to the exercises on paper: numbers in all their types, and what isn't one of the slips that they declare."""
+"""Answers on paper: numbers in all their types, and what isn't one of the declared slips."""
 
 from fractions import Fraction
 

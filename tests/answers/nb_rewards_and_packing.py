@@ -1,4 +1,4 @@
-"""Answers to "token_weights": how much every token of a window counts under three normalisations."""
+"""Answers to "token_weights": how much a window's tokens count under three normalisations."""
 
 import torch
 
@@ -15,14 +15,14 @@ def counts_with_dictionaries(window, kind):
                 answers += 1
     for mask, groups in window:
         weights = torch.zeros(mask.shape)
-        for place, (row, group) in enumerate(zip(mask, groups.tolist(), strict=True)):
+        for index, (row, group) in enumerate(zip(mask, groups.tolist(), strict=True)):
             if row.any():
                 divisor = {
                     "token": sum(tokens.values()),
                     "sequence": answers * int(row.sum()),
                     "group": len(tokens) * tokens.get(group, 0),
                 }[kind]
-                weights[place][row] = 1 / divisor
+                weights[index][row] = 1 / divisor
         yield weights
 
 

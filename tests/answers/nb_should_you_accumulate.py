@@ -1,4 +1,4 @@
-"""Answers to "compare_batches": a comparison at equal samples, with a learning rate of its own for each batch."""
+"""Answers to "compare_batches", at equal samples, each batch with a learning rate of its own."""
 
 from answers import edited, right, wrong
 

@@ -1,4 +1,4 @@
-"""Audits and records leave nothing behind: all patched attributes and hooks are as before, however a block ends."""
+"""Audits and records leave no patched attribute and no hook behind, however a block ends."""
 
 import gc
 

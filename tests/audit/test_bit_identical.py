@@ -1,4 +1,4 @@
-"""Training comes out the same with and without the auditor, bit for bit: weights, optimizers, losses, random numbers.
+"""Training is the same with and without the auditor, bit for bit, random numbers included.
 
 Each scenario trains and returns all that it has made. What PyTorch compiles, it compiles into the
 same graphs.
@@ -144,7 +144,8 @@ def saved_tensors_that_are_packed():
         return lossy, train(model)
 
 
-# Compiled, without the last stage of the default backend, which takes long. "aot_eager" also traces the backward pass.
+# Compiled without the last stage of the default backend, which takes long. "aot_eager" also traces
+# the backward pass.
 
 
 def compiled(function: Callable | None = None, backend: str = "eager", fullgraph: bool = True) -> Callable:
@@ -198,7 +199,7 @@ def compiled_autograd():
 
 
 def outcome(run: Callable, watched: Callable) -> tuple:
-    """What comes out, how random numbers go on, Dynamo's graphs and their breaks; the warnings; the report."""
+    """What comes out, random numbers, Dynamo's graphs and breaks; the warnings; the report."""
     torch.manual_seed(0)
     if torch._dynamo.utils.counters:
         torch._dynamo.reset()

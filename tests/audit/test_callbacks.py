@@ -1,4 +1,4 @@
-"""The callbacks for trainers: with stand-ins for their libraries, and with the libraries where they are installed."""
+"""The callbacks for trainers: with stand-ins for their libraries, and with those installed."""
 
 import pickle
 import sys
@@ -33,7 +33,7 @@ class Callback:
 
 
 def fit(callback, training):
-    """Calls what Lightning's Trainer calls, in its order, or what transformers' does, which tells of no error."""
+    """Calls in order what Lightning's Trainer calls, or transformers', which tells of no error."""
     if hasattr(callback, "on_train_begin"):
         callback.on_train_begin(None, None, None, model=None)
         training()

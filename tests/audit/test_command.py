@@ -36,7 +36,7 @@ for i in range(4):
 
 @pytest.fixture
 def audited(tmp_path, capsys):
-    """Runs a script here, as a command would: its status, its JSON, what it prints and what it complains of."""
+    """Runs a script as a command would: its status, its JSON, its output and its complaints."""
 
     def run(script, *arguments, options=()):
         out = tmp_path / "findings.json"

@@ -1,4 +1,4 @@
-"""Where the auditor itself fails, the training goes on as if it weren't there, and no bug is claimed."""
+"""Where the auditor itself fails, the training goes on without it, and no bug is claimed."""
 
 import copy
 import inspect
@@ -40,7 +40,7 @@ def one_rank():
 
 
 def everything():
-    """Trains in all the ways that the auditor listens to. Returns all that has been made, as bytes."""
+    """Trains in all ways that the auditor listens to. Returns all that has been made, as bytes."""
     torch.manual_seed(0)
     parts = _scaled_and_clipped, _by_closure, _several_at_once, _by_hand, _on_a_rank
     return bits([[part() for part in parts], torch.get_rng_state()])
@@ -80,7 +80,7 @@ def _by_closure():
 
 
 def _several_at_once():
-    """A graph that is kept, a part of the parameters, gradients in `.data`, a backward call in another thread."""
+    """A kept graph, some of the parameters, gradients in `.data`, a backward in a thread."""
     one, other = nn.Linear(3, 3), nn.Linear(3, 2)
     optimizer = SGD(one.parameters(), lr=0.1)
     optimizer.add_param_group({"params": other.parameters(), "lr": 0.2})
@@ -137,7 +137,7 @@ class Fault(Exception):
 
 @pytest.fixture
 def broken(monkeypatch):
-    """Breaks a function: its call of this number raises an error, before anything or at its end. Counts the calls."""
+    """Breaks a function: its call of this number raises, at its start or end. Counts the calls."""
 
     def break_it(owner, name, call=1, late=False):
         original, calls = getattr(owner, name), []

@@ -1,4 +1,4 @@
-"""The fix by its cause, and by the framework whose loop it is: here small stand-ins that lie where packages lie."""
+"""The fix by its cause, and by the loop's framework: small stand-ins where packages lie."""
 
 import pytest
 import torch

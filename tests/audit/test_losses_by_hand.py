@@ -1,4 +1,4 @@
-"""Losses that people spell by hand: each in a correct window, and with the three bugs of scale and weight.
+"""Losses spelt by hand: each in a correct window, and with three bugs of scale and weight.
 
 A spelling is the mean over a micro-batch's own samples or tokens. What a window makes of it decides
 the verdict, which is the same however the mean is written: divided by n it is right if the

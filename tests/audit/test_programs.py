@@ -1,4 +1,4 @@
-"""What the auditor says of each program of the table: no error in a correct one, and what it asks is listed.
+"""What the auditor says of the table's programs: no error in a correct one, questions listed.
 
 Correct programs are in `tests/correct_programs.py`. Those below are for the doubts and guards of
 the rules: each would raise a false alarm, or hide a bug, without its own.
@@ -104,7 +104,7 @@ def a_state_that_is_carried_on_with_its_graph():
 
 @said("discarded-gradients undecided")
 def gradients_put_back_in_place(model, optimizer):
-    """Gradient surgery: the gradients of each task are read, zeroed, combined and put back before the step."""
+    """Gradient surgery: each task's gradients are read, zeroed, combined and put back."""
     for _ in range(4):
         gradients = []
         for k, (x, y) in enumerate(data(3)):

@@ -35,14 +35,15 @@ def train(n=4, divide=True, count=8):
 
 @pytest.fixture(scope="module", autouse=True)
 def _dynamo():
-    """Imported before an optimizer does it: pytester forgets what the inner run imports, which torch doesn't bear."""
+    """Imported early: pytester forgets the inner run's imports, which torch can't bear."""
     import_module("torch._dynamo")
 
 
 @pytest.fixture
 def run(pytester, monkeypatch):
     """Runs a file of tests, and says how many passed, failed, and so on."""
-    # As in a run of its own: pytest warns about a plugin that was imported before, here by the tests of the package.
+    # As in a run of its own: pytest warns about a plugin that was imported before, here by the
+    # tests of the package.
     monkeypatch.delitem(sys.modules, "gradaudit.pytest_plugin", raising=False)
 
     def run_tests(code, *options):

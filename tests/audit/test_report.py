@@ -1,4 +1,4 @@
-"""The report of an audit: its words, the code with a mark on the cause, the last line, JSON, and `--explain`."""
+"""The report of an audit: words, marked code, the last line, JSON, and `--explain`."""
 
 import ast
 import io

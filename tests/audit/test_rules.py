@@ -1,4 +1,4 @@
-"""The rules as such, windows that are inferred and declared, and what a run of one process says of several ranks."""
+"""The rules as such, windows inferred and declared, and what one process says of ranks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the auditor says about sequences of windows: each is run as a real loop, over a list and over a `DataLoader`.
+"""What the auditor says about sequences of windows, over a list and over a `DataLoader`.
 
 A run is a list of epochs, and an epoch is a list of what happens in it: `4` is four micro-batches
 and an update, `"+3"` three micro-batches without one, `"z3"` three micro-batches that are zeroed.

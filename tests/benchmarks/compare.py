@@ -1,4 +1,4 @@
-"""What a micro-batch costs in `train_epoch`, by hand and in four libraries: `python tests/benchmarks/compare.py`.
+"""What a micro-batch costs, by hand and in libraries: `python tests/benchmarks/compare.py`.
 
 Needs `pip install -e ".[bench]"` and about 10 minutes of an otherwise idle machine. `--write` keeps
 the figures and writes them into the README and the site's page.
@@ -29,7 +29,7 @@ from itertools import islice
 from operator import itemgetter
 
 import torch
-from side_by_side import EXACT, PACKAGES, ROOT, TRAINER, asked_to_write, keep, place, quiet
+from side_by_side import EXACT, PACKAGES, ROOT, TRAINER, asked_to_write, keep, quiet, rank_options
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -124,7 +124,7 @@ def accelerate(model, loader):
 
 
 def here() -> dict:
-    return place() | {"precision": f"{torch.get_default_dtype().itemsize * 8}-true"}
+    return rank_options() | {"precision": f"{torch.get_default_dtype().itemsize * 8}-true"}
 
 
 def fabric(model, loader):
@@ -210,7 +210,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 
 def error(case: Case, loop: Callable, updates: int = 3) -> float:
-    """How far the weights are from those that large batches lead to, over how far these have moved; in float64."""
+    """The distance from the weights of large batches, over how far these have moved; float64."""
     case = replace(case, items=8)  # as telling as many, and faster
     torch.set_default_dtype(torch.float64)
     try:
@@ -285,7 +285,7 @@ def heading(found: dict) -> str:
 
 
 def errors(name: str) -> list[str]:
-    """Of the plain form and of the one that counts tokens, on one rank: full windows and, if it isn't exact, short."""
+    """Of the plain form and of the one that counts tokens: full windows, and short if inexact."""
     measured = json.loads(read("measurements/side_by_side.json"))["rows"]
     kept = {f"{row['library']}, {row['form']}": row for row in measured if row["ranks"] == 1}
     rows = [kept.get(form) for form in FORMS.get(name, ("", ""))]

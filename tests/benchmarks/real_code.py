@@ -1,4 +1,4 @@
-"""The auditor on public programs, recorded in data/measurements: `python tests/benchmarks/real_code.py`.
+"""The auditor on public programs, recorded: `python tests/benchmarks/real_code.py`.
 
 Of real_code.csv, with a line for each program: for each set and verdict written before the first
 run, how many programs, and in how many it then found an error. Of real_code_sets.csv, which counts

@@ -62,7 +62,7 @@ TRAINER = {  # for the Trainer of transformers: an epoch on this CPU in order, n
 QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
 
-def place() -> dict:
+def rank_options() -> dict:
     """Options of Lightning and Fabric for this rank: CPU, DDP on several ranks, and float64."""
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     strategy = "ddp" if ranks > 1 else "auto"
@@ -73,8 +73,8 @@ def one_epoch(library: str, loop, new_model, batches: list) -> tuple[tuple[int, 
     """On this rank: each update's micro-batches, counted, and gradient; the scheduler's steps."""
     options = {
         "transformers Trainer": TRAINER,
-        "Lightning Trainer": dict.fromkeys(QUIET, False) | {"max_epochs": 1} | place(),
-        "Lightning Fabric": place(),
+        "Lightning Trainer": dict.fromkeys(QUIET, False) | {"max_epochs": 1} | rank_options(),
+        "Lightning Fabric": rank_options(),
     }
     shards_itself = library in ("Accelerate", "transformers Trainer", "Lightning Fabric")
     sampler = None if shards_itself or not dist.is_initialized() else DistributedSampler(batches, shuffle=False)

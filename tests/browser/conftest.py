@@ -45,7 +45,7 @@ def chromium():
 
 @pytest.fixture(scope="session")
 def server(chromium, tmp_path_factory):
-    """The address of a JupyterLab that serves a copy of the course; it ends with the tests, kernels and all."""
+    """The address of a JupyterLab that serves a copy of the course, until the tests end."""
     folder = tmp_path_factory.mktemp("lab")
     for name in ("course_utils", "data", "gradaudit", "notebooks"):
         shutil.copytree(ROOT / name, folder / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -24,7 +24,7 @@ def tags(cell) -> list[str]:
     return cell["metadata"].get("tags", [])
 
 
-def places(cells, pattern: str) -> list[int]:
+def cell_numbers(cells, pattern: str) -> list[int]:
     """The numbers of the code cells in which a pattern is found."""
     return [i for i, cell in enumerate(cells) if cell["cell_type"] == "code" and re.search(pattern, source(cell), re.M)]
 
@@ -64,7 +64,7 @@ def test_a_notebook_runs_answers_and_fits(lab, name):
     lab.open(name)
     assert_it_fits(lab)  # as committed: in a copy that nobody has run
     assert_no_line_is_cut(lab)
-    for number in places(lab.cells(), r"\.reveal\("):
+    for number in cell_numbers(lab.cells(), r"\.reveal\("):
         if source(lab.cells()[number]).startswith("# Answer\n"):
             fold = lab.cell(number).locator("details")
             assert (fold.locator("summary").inner_text(), fold.evaluate("e => e.open")) == (MEASURED, False)
@@ -83,10 +83,10 @@ def test_a_notebook_runs_answers_and_fits(lab, name):
 
 
 def predictions_respond(lab, cells) -> None:
-    """From the top again: the first option of each question can be chosen, and the revealing cells compare it."""
-    asking, revealing = places(cells, r"= predict\(|: predict\("), places(cells, r"\.reveal\(")
+    """From the top again: each question's first option can be chosen, and is compared."""
+    asking, revealing = cell_numbers(cells, r"= predict\(|: predict\("), cell_numbers(cells, r"\.reveal\(")
     assert asking
-    for number in [place for place in places(cells, "") if place <= max(revealing)]:
+    for number in [number for number in cell_numbers(cells, "") if number <= max(revealing)]:
         lab.run_cell(number)
         for group in lab.cell(number).locator(".widget-radio-box").all() if number in asking else ():
             group.locator("input").first.check()
@@ -108,7 +108,7 @@ def predictions_respond(lab, cells) -> None:
 
 def cards_respond(lab, cells) -> None:
     """A card unfolds, and one that was known is counted."""
-    for number in places(cells, r"^(# Recall\n)?recall\("):
+    for number in cell_numbers(cells, r"^(# Recall\n)?recall\("):
         cell = lab.cell(number)
         card = cell.locator("details").first
         assert not card.evaluate("e => e.open")
@@ -120,8 +120,8 @@ def cards_respond(lab, cells) -> None:
 
 
 def exercises_respond(lab, cells) -> None:
-    """Each exercise names the bug of a wrong answer, and turns green with the notebook's own solution."""
-    for number in places(cells, r"^_ = check\("):
+    """Each exercise names a wrong answer's bug, and turns green with the notebook's solution."""
+    for number in cell_numbers(cells, r"^_ = check\("):
         solution = next(cell for cell in cells[number:] if "solution" in tags(cell))
         stub = re.search(r'^_ = check\("(\w+)", (\w+).*\)$', source(cells[number]), flags=re.M)
         call, exercise, name = stub.group(0, 1, 2)
@@ -143,7 +143,7 @@ def exercises_respond(lab, cells) -> None:
 
 def has_cards(cells) -> bool:
     """Whether the notebook ends in cards, and the line of progress below them."""
-    return bool(places(cells, r"^(# Recall\n)?recall\("))
+    return bool(cell_numbers(cells, r"^(# Recall\n)?recall\("))
 
 
 def passed_exercises(lab, cells) -> int:
@@ -156,7 +156,7 @@ def outputs(lab, number: int) -> list[dict]:
 
 def line(lab, cells) -> str:
     """The progress line; empty where there are no cards."""
-    numbers = places(cells, r"^(# Recall\n)?(recall|progress)\(")
+    numbers = cell_numbers(cells, r"^(# Recall\n)?(recall|progress)\(")
     if not numbers:
         return ""
     return lab.cell(numbers[0]).locator(".jp-OutputArea-output").last.inner_text()

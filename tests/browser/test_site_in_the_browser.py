@@ -1,4 +1,4 @@
-"""The site, built and read from disk without a network: links, folds, the trace, the search, and accessibility."""
+"""The site, read from disk without a network: links, folds, trace, search, accessibility."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The loop that is stepped through in a browser, by mouse and by keyboard: in JupyterLab, and without a kernel."""
+"""The stepped loop in a browser, by mouse and keyboard: in JupyterLab, and with no kernel."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from course_utils.stepping.recorder import record_steps
 NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
 
 
-def place_of(name: str, text: str) -> int:
+def cell_number(name: str, text: str) -> int:
     """The number of the code cell of a notebook in which a text stands."""
     cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
     (number,) = [
@@ -25,8 +25,8 @@ def place_of(name: str, text: str) -> int:
 
 def test_in_jupyterlab_a_learner_steps_by_mouse_and_edits_the_loop(lab):
     lab.open("00_start")
-    lab.run_cell(place_of("00_start", "import importlib"))
-    number = place_of("00_start", "def one_weight")
+    lab.run_cell(cell_number("00_start", "import importlib"))
+    number = cell_number("00_start", "def one_weight")
     lab.run_cell(number)
     page = lab.cell(number).frame_locator("iframe")
     say, following = page.locator("#say"), page.get_by_role("button", name="Next")
@@ -54,7 +54,7 @@ def modulo(model, batches, optimizer, n):
 
 @pytest.fixture(params=["light", "dark"])
 def page(chromium, request, tmp_path):
-    """A page that steps through five micro-batches, N = 2, without a network: whatever it asks for is noted."""
+    """A page that steps through five micro-batches, N = 2; what it asks the network is noted."""
     tally = Tally(5)
     loop = record_steps(modulo, tally, torch.arange(5).split(1), torch.optim.SGD(tally.parameters(), lr=1.0), 2)
     file = tmp_path / "page.html"
@@ -89,8 +89,8 @@ def test_without_a_kernel_it_is_used_by_keyboard_alone(page):
     assert count.inner_text() == f"0 of {last}"
 
 
-HEIGHTS = """(_, max) => [...Array(max).keys()].map(place => {
-  show(place);
+HEIGHTS = """(_, max) => [...Array(max).keys()].map(index => {
+  show(index);
   return document.getElementById("panel").offsetHeight;
 })"""
 

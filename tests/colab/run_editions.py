@@ -24,7 +24,7 @@ COMMITTED = Path(__file__).parent.parent.parent / "notebooks"
 
 
 def run(edition: Path) -> str:
-    """What is wrong with an edition; empty if it runs and prints what the committed notebook prints."""
+    """What is wrong with an edition; empty if it prints what the committed notebook prints."""
     notebook = nbformat.read(edition, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "an edition has no outputs"
     with tempfile.TemporaryDirectory() as empty:
@@ -45,7 +45,7 @@ def run(edition: Path) -> str:
 
 
 def said(cell) -> str:
-    """All the text of a cell's outputs, in their order; neighbouring pieces of one stream are one."""
+    """The text of a cell's outputs in order; neighbouring pieces of one stream are one."""
     pieces = groupby(cell.get("outputs", []), key=lambda output: output.get("name") or id(output))
     parts = ["".join(o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in some) for _, some in pieces]
     text = "\n".join(part.rstrip("\n") for part in parts)

@@ -1,4 +1,4 @@
-"""What stands in several files: the list of paths, and the repository's address in the set-up cells."""
+"""What stands in several files: the list of paths, and the address in the set-up cells."""
 
 import contents
 from course import NOTEBOOKS
@@ -20,6 +20,6 @@ def test_the_repositorys_address_goes_from_pyproject_into_every_set_up_cell(monk
 def test_the_paths_lead_to_every_notebook():
     short, day, deeper = contents.paths(NOTEBOOKS).splitlines()
     for book in NOTEBOOKS.values():
-        place = book.path.relative_to(contents.ROOT).as_posix()
-        assert [f"({place})" in line for line in (short, day, deeper)].count(True) == 1
-        assert (f"({place})" in short) == bool(book.short)
+        path = book.path.relative_to(contents.ROOT).as_posix()
+        assert [f"({path})" in line for line in (short, day, deeper)].count(True) == 1
+        assert (f"({path})" in short) == bool(book.short)

@@ -1,4 +1,4 @@
-"""The final test: every notebook in each, every belief and every card over the seeds, on the screen and on paper."""
+"""The final test: every notebook in each, and every belief and card over the seeds."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The handouts: what each edition shows and keeps back, plans to the minute, and PDFs that are whole."""
+"""The handouts: what an edition shows and keeps back, plans to the minute, and whole PDFs."""
 
 import base64
 import re

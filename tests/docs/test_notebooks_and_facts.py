@@ -1,4 +1,4 @@
-"""The reader of notebooks and of facts: what it finds, and that what is written for it is complete."""
+"""The reader of notebooks and facts: what it finds, and that nothing is missing for it."""
 
 import doctest
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Every judge accepts right answers in whatever style, and rejects wrong ones by the name of their bug."""
+"""Judges accept right answers in any style, and reject wrong ones by the name of their bug."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from solutions import LIVE, solution, solutions
 
 
 def named(answers):
-    """The first answer to each exercise is tried whenever all tests run, the others in the exhaustive run."""
+    """An exercise's first answer is tried with all tests, the others in the exhaustive run."""
     return exhaustive.mark(
         [(exercise, answer) for exercise in answers for answer in answers[exercise]],
         but=[(exercise, answers[exercise][0]) for exercise in answers],

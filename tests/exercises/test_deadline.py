@@ -1,4 +1,4 @@
-"""Nothing that an answer does leaves the judge: it is stopped wherever it stands, and everything is then as it was."""
+"""Nothing that an answer does leaves the judge: it is stopped, and everything is as before."""
 
 import os
 import signal
@@ -70,7 +70,7 @@ def test_in_another_thread_than_the_first_answers_are_judged_without_a_limit():
 
 
 def test_a_stop_never_arrives_after_the_call():
-    """The time is over when the function ends, or just before or after; a late stop would be raised in this test."""
+    """Time is up as the function ends, or just before or after; a late stop would show here."""
 
     def busy(seconds):
         end = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""check in a real kernel of Jupyter: whatever an answer does, the cell ends, and the cell after it runs clean."""
+"""check in a real kernel: whatever an answer does, its cell ends, and the next one runs."""
 
 import time
 
@@ -27,7 +27,7 @@ def leaves(*_):
 
 
 class Kernel:
-    """Runs cells, and says how each ended: "ok" or an error's name, its text, and the verdict that it shows."""
+    """Runs cells, and says how each ended: "ok" or an error's name, its text, its verdict."""
 
     def __init__(self, client, manager):
         self.client, self.manager = client, manager

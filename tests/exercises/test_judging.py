@@ -1,4 +1,4 @@
-"""When two results agree, which mistake a difference is named after, and what was seen of a loop."""
+"""When two results agree, which mistake a difference has, and what was seen of a loop."""
 
 import math
 import re

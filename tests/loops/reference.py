@@ -60,17 +60,17 @@ class Reference:
         self.seen: list[list[Tensor]] = []  # the gradients of each step
 
     def epoch(self, batches: list, n: int, at: Callable[[str], None]) -> tuple[list[float], int]:
-        """Returns the losses, and how many windows made no update. `at(place)` may raise."""
+        """Returns the losses, and how many windows made no update. `at(point)` may raise."""
         losses, skipped = [], 0
         for start in range(0, len(batches), n):
             window = batches[start : start + n]
-            for place in ("loader", "weight"):
+            for point in ("loader", "weight"):
                 for _ in window:
-                    at(place)
+                    at(point)
             for _, _, counts in window:
                 if counts.sum() > 0:
-                    for place in ("forward", "loss", "backward", "hook"):
-                        at(place)
+                    for point in ("forward", "loss", "backward", "hook"):
+                        at(point)
             loss = window_loss(self.model, window)
             if loss is None:
                 continue

@@ -15,6 +15,7 @@ from course_utils import mlp, train_epoch
 from course_utils.ranks import Ranks
 
 N = 3
+WHY = "the norm of their gradients was infinite or NaN"
 POISONS = [math.inf, math.nan, "gradient only"]
 LOOPS = ["none", "disabled", "enabled"]
 STEPS = [False, True]
@@ -47,7 +48,7 @@ def compare(ours, world, position, poison, equal=False):
     losses, weights, lr, warned = ours
     skipped = position // N
     their_losses, their_weights, their_lr, number = without_window(world, skipped, equal)
-    assert warned == [f"1 of {number} windows made no update: their gradients held an infinity or a NaN"]
+    assert warned == [f"1 of {number} windows made no update: {WHY}"]
     assert math.isfinite(losses.pop(skipped)) == (poison == "gradient only")
     assert losses == pytest.approx(their_losses, rel=1e-12)
     assert lr == their_lr == 0.1 * 0.5 ** (number - 1)
@@ -106,23 +107,20 @@ def test_an_overflow_in_the_first_window_leaves_no_optimizer_state_behind(fused)
     model = mlp(3, 5, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
     batch = on_ranks.poisoned(on_ranks.shards(1)[0][0], math.inf)
-    with pytest.raises(FloatingPointError, match="1 of 1 windows made no update: in the first one the loss was nan"):
+    with pytest.raises(FloatingPointError, match=f"1 of 1 windows made no update: {WHY}, and the first loss was nan"):
         train_epoch(model, [batch], on_ranks.masked_mse, optimizer, 1, on_ranks.tokens, scaler=GradScaler("cpu"))
     assert not optimizer.state
 
 
-@pytest.mark.parametrize(
-    ("poison", "cause"),
-    [(math.nan, "the loss was nan"), ("gradient only", "the gradient of '0.weight' held an infinity or a NaN")],
-)
+@pytest.mark.parametrize(("poison", "loss"), [(math.nan, "nan"), ("gradient only", r"\d")])
 @every_loop
-def test_an_epoch_in_which_every_window_was_skipped_is_an_error_with_the_first_cause(poison, cause, scaler):
+def test_an_epoch_in_which_every_window_was_skipped_is_an_error_with_the_first_loss(poison, loss, scaler):
     batches = [on_ranks.poisoned(batch, poison) for batch in on_ranks.shards(1, equal=True)[0]]
     train = partial(on_ranks.train_poisoned, on_ranks.new_model(), batches, 3, scaler, False)
     if scaler == "enabled" and poison == "gradient only":  # the scaler may still find its scale
-        assert train()[3] == ["3 of 3 windows made no update: their gradients held an infinity or a NaN"]
+        assert train()[3] == [f"3 of 3 windows made no update: {WHY}"]
     else:
-        with pytest.raises(FloatingPointError, match=f"3 of 3 windows made no update: in the first one {cause}"):
+        with pytest.raises(FloatingPointError, match=f"3 of 3 .*: {WHY}, and the first loss was {loss}"):
             train()
 
 

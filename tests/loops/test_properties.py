@@ -139,13 +139,13 @@ def runs(draw, optimizer: str) -> Run:
 
 
 class Faults:
-    """Raises once, at one call of one place."""
+    """Raises once, at one call of one point."""
 
     def __init__(self, fault: tuple[str, int, type] | None) -> None:
-        self.place, self.left, self.error = fault or ("", 0, None)
+        self.point, self.left, self.error = fault or ("", 0, None)
 
-    def __call__(self, place: str) -> None:
-        if place == self.place:
+    def __call__(self, point: str) -> None:
+        if point == self.point:
             self.left -= 1
             if self.left == -1:
                 raise self.error
@@ -211,7 +211,7 @@ class Ours:
             )  # fmt: skip
         told = [str(warning.message) for warning in caught if "windows made no update" in str(warning.message)]
         skipped = int(told[0].split()[0]) if told else 0
-        said = f"{skipped} of {len(losses)} windows made no update: their gradients held an infinity or a NaN"
+        said = f"{skipped} of {len(losses)} windows made no update: the norm of their gradients was infinite or NaN"
         assert told == [said][:skipped]
         return losses, skipped
 
@@ -222,8 +222,8 @@ def near(ours, theirs) -> None:
 
 def dense_state(optimizer) -> dict:
     return {
-        (place, name): reference.dense(value) if isinstance(value, torch.Tensor) else value
-        for place, entries in optimizer.state_dict()["state"].items()
+        (index, name): reference.dense(value) if isinstance(value, torch.Tensor) else value
+        for index, entries in optimizer.state_dict()["state"].items()
         for name, value in entries.items()
     }
 

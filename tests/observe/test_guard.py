@@ -1,4 +1,4 @@
-"""The guard around the observer's code. What it does for a whole audit is in tests/audit/test_failures.py."""
+"""The guard around the observer's code; for a whole audit see tests/audit/test_failures.py."""
 
 import pytest
 import torch

@@ -214,7 +214,7 @@ def test_sharded_parameters_are_seen(model, process_group, zero):
 
 
 def zeroed_through_data(at, windows=60):
-    """After which windows' first micro-batch a record sees the gradients zeroed, where that raises no version."""
+    """The windows after which a record sees zeroing that raises no version."""
     w = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([w], lr=0.1)
     with record() as trace:
@@ -306,8 +306,8 @@ def test_a_gradient_of_any_shape_holds_a_number_other_than_zero_or_none(of):
     for shape in ((), (0, 3), (3,), (2, 3), (3, 5_000)):
         grad = torch.zeros(shape)
         assert not gradients.any_nonzero(grad.as_subclass(of))
-        for place in (0, -1) if grad.numel() else ():
-            grad.flatten()[place] = 1.0
+        for index in (0, -1) if grad.numel() else ():
+            grad.flatten()[index] = 1.0
             assert gradients.any_nonzero(grad.as_subclass(of))
             grad.zero_()
 

@@ -1,4 +1,4 @@
-"""Random programs of forwards, backwards, zeroing, clipping and steps against a ledger that is kept by hand.
+"""Random programs of passes, zeroing, clipping and steps against a ledger kept by hand.
 
 `EXAMPLES=1000 pytest tests/observe/test_random_programs.py` tries a thousand of each kind.
 """
@@ -21,7 +21,7 @@ from hooked import hooks
 LANES = ["SGD", "Adam", "no optimizer"]  # the names under which the trace knows them
 
 
-# The ledger: what a trace should say, from what the program has done and from the gradients as they are
+# The ledger: what a trace should say, from what the program has done and the gradients as they are
 
 
 @dataclass

@@ -14,12 +14,12 @@ CARRIED = [*FULL[:2], [8, 9, *FULL[2]], FULL[3]]
 
 
 def updates(share, windows=WINDOWS):
-    """The gradients of updates, from `share(place, window)` of each micro-batch."""
-    return torch.stack([sum(share(place, window) * ALONE[place] for place in window) for window in windows])
+    """The gradients of updates, from `share(index, window)` of each micro-batch."""
+    return torch.stack([sum(share(index, window) * ALONE[index] for index in window) for window in windows])
 
 
-def by_tokens(place, window):
-    return TOKENS[place] / sum(TOKENS[p] for p in window)
+def by_tokens(index, window):
+    return TOKENS[index] / sum(TOKENS[p] for p in window)
 
 
 def failed(gradients, single=ALONE, large=updates(by_tokens)):  # noqa: B008
@@ -30,15 +30,15 @@ def failed(gradients, single=ALONE, large=updates(by_tokens)):  # noqa: B008
     ("share", "windows", "names"),
     [
         (by_tokens, WINDOWS, []),
-        (lambda place, window: 1.0, FULL, ["division", "tail", "tokens"]),
-        (lambda place, window: 1.0, CARRIED, ["division", "tail", "tokens"]),
-        (lambda place, window: 1.0, WINDOWS, ["division", "tokens"]),
-        (lambda place, window: 1 / 4, FULL, ["tail", "tokens"]),
-        (lambda place, window: 1 / 4, WINDOWS, ["tail", "tokens"]),
-        (lambda place, window: 1 / len(window), WINDOWS, ["tokens"]),
-        (lambda place, window: 4 * by_tokens(place, window), FULL, ["division", "tail"]),
-        (lambda place, window: by_tokens(place, window) / 4, WINDOWS, ["division"]),
-        (lambda place, window: TOKENS[place] / 26, STALE, ["division", "tail", "tokens"]),
+        (lambda index, window: 1.0, FULL, ["division", "tail", "tokens"]),
+        (lambda index, window: 1.0, CARRIED, ["division", "tail", "tokens"]),
+        (lambda index, window: 1.0, WINDOWS, ["division", "tokens"]),
+        (lambda index, window: 1 / 4, FULL, ["tail", "tokens"]),
+        (lambda index, window: 1 / 4, WINDOWS, ["tail", "tokens"]),
+        (lambda index, window: 1 / len(window), WINDOWS, ["tokens"]),
+        (lambda index, window: 4 * by_tokens(index, window), FULL, ["division", "tail"]),
+        (lambda index, window: by_tokens(index, window) / 4, WINDOWS, ["division"]),
+        (lambda index, window: TOKENS[index] / 26, STALE, ["division", "tail", "tokens"]),
         (by_tokens, FULL, ["tail"]),
         (by_tokens, [*FULL[:2], [8, 9, 10, 11], *WINDOWS[3:]], ["tail"]),
     ],

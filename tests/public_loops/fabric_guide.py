@@ -1,4 +1,4 @@
-"""The loop of Lightning Fabric's guide to gradient accumulation, with a small model and `Fabric` written out.
+"""The loop of Lightning Fabric's guide to accumulation, with `Fabric` written out.
 
 https://lightning.ai/docs/fabric/stable/advanced/gradient_accumulation.html
 """

@@ -1,4 +1,4 @@
-"""The loop that many guides show: a step at every N-th micro-batch or at the last, always divided by N.
+"""The loop of many guides: a step at every N-th micro-batch or the last, divided by N.
 
 https://github.com/Lightning-AI/pytorch-lightning/issues/19987
 """

@@ -13,9 +13,10 @@ from test_ranks import alive
 
 import on_ranks
 from course_utils.ranks import Ranks, ddp_example
-from course_utils.ranks.script import last_words, run_python, torchrun
+from course_utils.ranks.script import TORCHRUN, last_words, run_python
 
 SCRIPT = Path(on_ranks.__file__)
+LIMIT = {"title": "torchrun", "limit": 120}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_under_torchrun_a_script_learns_the_same_as_on_ranks_and_each_rank_has_i
     torch.set_default_dtype(torch.float64)
     expected = two.run(on_ranks.trained, "DDP", 3, "SGD", True)[0][2]
     command = "-m", "gradaudit", "--json", "report.json", SCRIPT, "parameters.pt"
-    status, output, _ = torchrun(*command, limit=120, cwd=tmp_path)
+    status, output, _ = run_python(*TORCHRUN, *command, **LIMIT, cwd=tmp_path)
     assert status == 1
     assert all(map(torch.equal, expected, torch.load(tmp_path / "parameters.pt")))
     for rank, calls in enumerate((19, 16)):  # 12 of them by hand
@@ -67,7 +68,7 @@ def test_the_script_to_copy_learns_under_torchrun_what_it_learns_on_ranks(two, t
     """In the notebook it is compared with one process."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # one would be too few
     torch.set_default_dtype(torch.float64)
-    printed = torchrun(ddp_example.__file__, "weights.pt", limit=120, cwd=tmp_path)[1]
+    printed = run_python(*TORCHRUN, ddp_example.__file__, "weights.pt", **LIMIT, cwd=tmp_path)[1]
     assert "trained on 2 ranks, device: cpu" in printed
     torch.testing.assert_close(torch.load(tmp_path / "weights.pt"), two.run(example)[0], rtol=0, atol=1e-12)
 
@@ -86,7 +87,7 @@ def noted(folder):
 
 def test_a_rank_that_fails_is_an_error_with_its_lines_and_ends_the_other(tmp_path):
     fails = "if os.environ['RANK'] == '1': raise ValueError('the shard is empty')"
-    status, output, late = torchrun(script(tmp_path, fails, "time.sleep(600)"), limit=120, cwd=tmp_path)
+    status, output, late = run_python(*TORCHRUN, script(tmp_path, fails, "time.sleep(600)"), **LIMIT, cwd=tmp_path)
     assert (status, late) == (1, False)
     assert last_words(output).endswith("ValueError: the shard is empty")  # not torchrun's own
     assert "ChildFailedError" in output
@@ -101,7 +102,7 @@ def test_after_an_interrupt_no_process_is_left(tmp_path, interruptible):
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        torchrun(script(tmp_path, "time.sleep(600)"), limit=120, cwd=tmp_path)
+        run_python(*TORCHRUN, script(tmp_path, "time.sleep(600)"), **LIMIT, cwd=tmp_path)
     assert not alive(noted(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""step_through: what each moment of a loop is said to have done, what it shows, and that all stays as it was."""
+"""step_through: what each moment is said to do, what it shows, and that all stays as it was."""
 
 import json
 import re
@@ -349,5 +349,5 @@ def test_every_state_that_sliders_can_reach_is_computed_in_the_order_in_which_th
     said = [found["pieces"][frame[0]] for frame in found["frames"]]
     assert said == ["2.", "4.", "16.", "3.", "9.", "81."]
     assert bundle["text/plain"] == "Powers. base: 2, 3; power: 1, 2, 4"
-    with pytest.raises(ValueError, match="441 places"):
+    with pytest.raises(ValueError, match="441 settings"):
         play_with("Too many", {"x": range(21), "y": range(21)}, lambda x, y: [""])

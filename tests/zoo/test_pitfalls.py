@@ -31,19 +31,19 @@ MEASURED = {  # of the buggy loop and of its fixed twin
 }
 
 
-@pytest.mark.parametrize("pitfall", PITFALLS, ids=lambda pitfall: pitfall.specimen.name)
-def test_the_number_of_a_row_tells_the_buggy_loop_from_the_fixed_one(pitfall):
+@pytest.mark.parametrize("specimen", PITFALLS, ids=lambda specimen: specimen.name)
+def test_the_number_of_a_row_tells_the_buggy_loop_from_the_fixed_one(specimen):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert pitfall.measured() == MEASURED[pitfall.specimen.name]
-    assert all(pitfall.row())
+        assert PITFALLS[specimen].measured(specimen) == MEASURED[specimen.name]
+    assert all(PITFALLS[specimen].row(specimen))
 
 
 def test_each_row_has_a_loop_of_its_own():
-    assert [pitfall.specimen.name for pitfall in PITFALLS] == list(MEASURED)
+    assert [specimen.name for specimen in PITFALLS] == list(MEASURED)
 
 
-BESIDE = [pitfall.specimen for pitfall in PITFALLS if pitfall.specimen.name not in ZOO]
+BESIDE = [specimen for specimen in PITFALLS if specimen.name not in ZOO]
 
 
 @pytest.mark.parametrize("specimen", BESIDE, ids=lambda specimen: specimen.name)
