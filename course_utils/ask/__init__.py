@@ -113,8 +113,8 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     waits = asked and asked.choice in options and not asked._widget.disabled  # as a reveal has it
     kept = asked.choice if waits else None
     choice = RadioButtons(options=options, value=kept, layout=Layout(width="auto"))
-    title = f"<b>Predict:</b> {escape(question)}"
-    boxes = "".join(f"<div>&#9744; {escape(option)}</div>" for option in options)
+    title = f"<b>Predict:</b> {with_code(question)}"
+    boxes = "".join(f"<div>&#9744; {with_code(option)}</div>" for option in options)
     text = "\n  [ ] ".join([f"Predict: {question}", *options])
     course = {"kind": "prediction", "question": question, "options": options}
     show_html(box(ASK, title + boxes), text, course, widget=VBox([HTML(title), choice]))

@@ -133,14 +133,13 @@ def _kept(exercise: str, answer: Callable) -> str:
         loop = my_loop.Loop(EXERCISES[exercise].stage, my_loop.standalone(answer), [])
         if not (alone := judge(exercise, my_loop.train_of(loop))).passed:
             return f"It isn't kept, because in a file of its own it fails: {alone.message}"
-        my_loop.keep(loop)
+        return f"It is kept {my_loop.keep(loop)}."
     except my_loop.NotAlone as needs:
         return f"It isn't kept in `{my_loop.FILE}`, because it uses {needs}."
     except (OSError, ValueError) as error:
         return f"It isn't kept: {error}."
     except Exception as error:  # whatever its source does in a file of its own
         return f"It isn't kept, because in a file of its own it fails: {type(error).__name__}: {error}."
-    return f"It is kept in `{my_loop.FILE}`, beside this notebook."
 
 
 def loop_so_far(after: str) -> Callable:
@@ -177,8 +176,6 @@ def loop_so_far(after: str) -> Callable:
             says = f"holds your loop after {own.after}"
     except SyntaxError as error:
         says = f"can't be read (line {error.lineno}: {error.msg})"
-    except my_loop.NotAlone as error:
-        says = f"can't be used ({error})"
     except (Exception, SystemExit, Endless) as error:  # whatever somebody has written into the file
         where = f"{line}: " if (line := line_of(error.__traceback__)) else ""
         says = f"can't be used ({where}{type(error).__name__}: {error})"

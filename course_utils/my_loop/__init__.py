@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from difflib import SequenceMatcher
 from itertools import count
 from pathlib import Path
 from textwrap import dedent
@@ -21,6 +22,7 @@ FILE = Path("my_loop.py")  # beside the notebook, in which a kernel runs
 STAGES = ("00", "04", "05", "06", "08", "09")  # the notebooks that extend the loop
 IMPORT = "from course_utils.my_loop.after_05 import windows"
 _numbers = count()
+_unwritten = ""  # what the file would hold, if it could be written
 _HEAD = re.compile(r"# The loop after (\d\d), kept by the course\. New lines:([\d ]*)\n")
 
 
@@ -54,30 +56,34 @@ def of_the_course(after: str) -> Loop:
 
 
 def of_the_learner() -> Loop | None:
-    """What `my_loop.py` holds, or None if there is no such file.
+    """What `my_loop.py` holds, or should hold; None if nothing is kept.
 
     Raises:
         ValueError: If its first line isn't the course's.
     """
-    if is_off() or not FILE.exists():
+    if is_off() or not (_unwritten or FILE.exists()):
         return None
-    text = FILE.read_text(encoding="utf-8-sig")  # Windows may have put a mark before it
+    text = _unwritten or FILE.read_text(encoding="utf-8-sig")  # Windows may have put a mark before it
     head = _HEAD.match(text)
     if not head or head[1] not in STAGES:
         raise ValueError("its first line should say after which notebook it stands")
     return Loop(head[1], text[head.end() :], [int(number) for number in head[2].split()])
 
 
-def keep(loop: Loop) -> None:
-    """Writes a learner's loop to `my_loop.py`, whole and at once.
+def keep(loop: Loop) -> str:
+    """Writes a learner's loop to `my_loop.py`, whole and at once, or keeps it in this kernel.
 
     Args:
         loop: Its text stands alone; which lines are new is found here.
 
+    Returns:
+        Where it is kept, in words.
+
     Raises:
         ValueError: If the file holds a loop of a later notebook, or isn't the course's.
-        OSError: If it can't be written.
+        OSError: If there is a file that can't be read.
     """
+    global _unwritten
     before = of_the_learner() or loop
     if STAGES.index(before.after) > STAGES.index(loop.after):
         raise ValueError(f"{FILE} holds your loop after {before.after}; to start again, delete it")
@@ -85,19 +91,23 @@ def keep(loop: Loop) -> None:
     if before.after == loop.after:  # written again: what was new still is
         old = [line for number, line in enumerate(old, start=1) if number not in before.new]
     new = " ".join(map(str, _new(loop.text, old)))
-    head = f"# The loop after {loop.after}, kept by the course. New lines: {new}\n"
+    _unwritten = f"# The loop after {loop.after}, kept by the course. New lines: {new}\n{loop.text}"
     draft = FILE.with_suffix(".new")
-    draft.write_text(head + loop.text, encoding="utf-8")
-    draft.replace(FILE)
+    try:
+        draft.write_text(_unwritten, encoding="utf-8")
+        draft.replace(FILE)
+    except OSError as error:
+        return f"in this kernel alone, because `{FILE}` can't be written ({error})"
+    _unwritten = ""
+    return f"in `{FILE}`, beside this notebook"
 
 
 def train_of(loop: Loop) -> Callable:
     """The function that a loop's text defines, with its lines numbered as in the file."""
-    file, names, text = f"<the loop after {loop.after} {next(_numbers)}>", {}, f"\n{loop.text}"
+    file, names = f"<the loop after {loop.after} {next(_numbers)}>", {}
+    text = f"\n{loop.text}\ntrain"  # raises a NameError where there is none
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), names)
-    if "train" not in names:
-        raise NotAlone("it defines no `train`")
     return names["train"]
 
 
@@ -160,11 +170,12 @@ def _text(after: str) -> str:
     """The course's loop, with the `windows` that it imports."""
     text = (Path(__file__).parent / f"after_{after}.py").read_text(encoding="utf-8")
     if IMPORT in text:
-        windows, *_ = _text("05").partition("\n\n\n")
-        text = text.replace(IMPORT, f"\n{windows}")
+        text = text.replace(IMPORT, "\n" + _text("05").partition("\n\n\n")[0])
     return text.lstrip()
 
 
 def _new(text: str, old: list[str]) -> list[int]:
-    known = {"", *[line.strip() for line in old]}
-    return [number for number, line in enumerate(text.splitlines(), start=1) if line.strip() not in known]
+    lines = [line.strip() for line in text.splitlines()]
+    blocks = SequenceMatcher(None, [line.strip() for line in old], lines, autojunk=False).get_matching_blocks()
+    known = {start + k for _, start, size in blocks for k in range(size)}
+    return [index + 1 for index, line in enumerate(lines) if line and index not in known]

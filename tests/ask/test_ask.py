@@ -36,14 +36,14 @@ def shown(monkeypatch):
 
 
 def test_a_question_is_shown_as_a_widget_and_in_html_and_text(shown):
-    guess = predict("Is 1 < 2?", ["yes & no", 3.5])
+    guess = predict("Is `1 < 2`?", ["yes & no", 3.5])
     assert guess.choice is None
     assert guess._widget.options == ("yes & no", "3.5")
     (bundle,) = shown
     assert bundle[WIDGET]["model_id"]
-    assert "Is 1 &lt; 2?" in bundle["text/html"]
+    assert "Is <code>1 &lt; 2</code>?" in bundle["text/html"]
     assert bundle["text/html"].index("yes &amp; no") < bundle["text/html"].index("3.5")
-    assert bundle["text/plain"] == "Predict: Is 1 < 2?\n  [ ] yes & no\n  [ ] 3.5"
+    assert bundle["text/plain"] == "Predict: Is `1 < 2`?\n  [ ] yes & no\n  [ ] 3.5"
 
 
 @pytest.mark.parametrize("options", [[], ["one"], ["same", "same"], [1, "1"]])

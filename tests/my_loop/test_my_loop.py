@@ -101,6 +101,7 @@ BROKEN = {
     "no Python": ("optimizer.step()", "optimizer.step(", r"can't be read \(line \d+: "),
     "an error": ("def train", "1 / 0\ndef train", r"can't be used \(line 2, `1 / 0`: ZeroDivisionError"),
     "another loop": ("optimizer.zero_grad()", "pass", r"isn't right any more \("),
+    "no train": ("def train", "def mine", r"`train`: NameError: name "),
     "no head": ("# The loop after 00", "# Mine", r"its first line should say"),
 }
 
@@ -124,6 +125,17 @@ def test_in_a_test_no_file_is_read_or_written(tmp_path, monkeypatch, capsys):
     check("first_loop", train)
     assert "because" not in capsys.readouterr().out
     assert FILE.read_text() == "1 / 0"
+
+
+def test_where_the_file_cant_be_written_the_loop_is_kept_in_this_kernel(folder, monkeypatch, capsys):
+    monkeypatch.setattr(my_loop, "_unwritten", "")
+    with monkeypatch.context() as read_only:
+        read_only.setattr(my_loop, "FILE", folder / "nowhere" / "my_loop.py")
+        assert "kept in this kernel alone, because" in check("first_loop", train).message
+        loop_so_far("00")
+        assert "Your loop after 00" in capsys.readouterr().out
+    assert "kept in `my_loop.py`" in check("accumulate_equal", counting).message
+    assert FILE.read_text().startswith("# The loop after 04")
 
 
 def test_new_lines_are_marked(folder, capsys):
