@@ -6,7 +6,6 @@ stopped when it returns.
 """
 
 import dis
-import linecache
 import signal
 import sysconfig
 import threading
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from traceback import walk_tb
+from traceback import FrameSummary, extract_tb
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -62,12 +61,8 @@ def run(function: Callable[[], Any], seconds: float) -> Any:
 
 def place(traceback: TracebackType | None) -> str:
     """The innermost line of the learner's code, as ``line 3, `while True:` ``, or nothing."""
-    learners = [
-        (frame.f_code.co_filename, number)
-        for frame, number in walk_tb(traceback)
-        if not frame.f_code.co_filename.startswith(_LIBRARIES)
-    ]
-    return _line(*learners[-1]) if learners else ""
+    learners = [frame for frame in extract_tb(traceback) if not frame.filename.startswith(_LIBRARIES)]
+    return _line(learners[-1]) if learners else ""
 
 
 def uncalled(function: Callable) -> str:
@@ -75,10 +70,9 @@ def uncalled(function: Callable) -> str:
     code = getattr(function, "__code__", None)
     for name, after in pairwise(dis.get_instructions(code) if code else ()):
         if (name.opname, after.opname) == ("LOAD_ATTR", "POP_TOP"):
-            return _line(code.co_filename, name.positions.lineno)
+            return _line(FrameSummary(code.co_filename, name.positions.lineno, code.co_name))
     return ""
 
 
-def _line(file: str, number: int) -> str:
-    code = linecache.getline(file, number).strip()
-    return f"line {number}" + (f", `{code}`" if code else "")
+def _line(frame: FrameSummary) -> str:
+    return f"line {frame.lineno}" + (f", `{frame.line}`" if frame.line else "")

@@ -23,7 +23,7 @@ def plus_equals(answer):
         if got == {"a": 2.0}:
             raise Mistake("not-attempted", "the slope of a * a at a = 2 is still 2 instead of 4.", PATHS)
         for name, slope in slopes.items():
-            same(f"{formula}, along {name}", got[name], slope, ("wrong-slope", "", PATHS))
+            same(f"{formula}, along {name}", got[name], slope, "wrong-slope", PATHS)
     return "three formulas: slopes multiply along a path, and add where paths meet."
 
 

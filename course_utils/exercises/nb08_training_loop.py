@@ -15,12 +15,10 @@ CASES = [
     *(Case(RAGGED, n=4, epochs=3), Case(EQUAL, n=2, epochs=2, old_gradient=True)),
 ]
 STEPS, LENGTHS = "scheduler steps before each update", "updates that each schedule is made for"
-CHANNELS = {
-    STEPS: ("scheduler-cadence", "one scheduler step should follow each update",
-            "Is yours inside the loop over micro-batches, before the optimizer's step, or in the loop over epochs?"),
-    LENGTHS: ("wrong-length", "one schedule covers the windows of all epochs, the short ones too",
-              "Count the windows of one epoch first, the short one too. No window spans two epochs."),
-}  # fmt: skip
+MISTAKES = {
+    STEPS: ("scheduler-cadence", "After which line has an update been made? One scheduler step belongs there."),
+    LENGTHS: ("wrong-length", "Count the windows of one epoch first, the short one too. No window spans two epochs."),
+}
 
 
 def solution(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
@@ -49,5 +47,5 @@ def watch(answer, case):
 
 @exercise
 def scheduled(answer):
-    compare(watch, answer, solution, CASES, **CHANNELS)
+    compare(watch, answer, solution, CASES, **MISTAKES)
     return "N = 1, 2, 4 and 100, short windows, 1 to 3 epochs: the schedule steps once per update, to its end."

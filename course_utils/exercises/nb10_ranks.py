@@ -50,8 +50,8 @@ def ddp_window(answer):
                 raise Mistake("raises", f"on rank {rank}, {text.rstrip().splitlines()[-1]}", EQUALLY) from None
         raise Mistake("waits", "a rank waits for the other one, which is elsewhere or has ended.", EQUALLY) from None
     alike = agree([step.row for step in here.steps], [step.row for step in there.steps])
-    same("both ranks step with the same gradients", alike, True, ("ranks-differ", "a backward pass has to send", SENDS))
+    same("both ranks step with the same gradients", alike, True, "ranks-differ", SENDS)
     here.ran |= there.ran
     here.compare(want)
-    same("all-reduces of the gradients, by window", sent, [1, 1, 1], ("sync-cadence", "once is enough", SENDS))
+    same("all-reduces of the gradients, by window", sent, [1, 1, 1], "sync-cadence", SENDS)
     return "ragged windows: one all-reduce of gradients each, and the updates of one process with all of the samples."

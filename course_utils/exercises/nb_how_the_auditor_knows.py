@@ -41,6 +41,6 @@ def write_the_test(answer):
         first, names = missed[0], ", ".join(each.name for each in missed)
         message = f"your checker misses {names}. {first.name}: {first.what} ({first.source})"
         raise Mistake(f"misses-{first.rule}", message, HINT)
-    same("loops whose fixed twins your checker accuses", accused, [], ("false-alarm", "", HINT))
-    same("hooks that your checker has left on every optimizer", left, 0, ("leaves-hooks", "", REMOVED))
+    same("loops whose fixed twins your checker accuses", accused, [], "false-alarm", HINT)
+    same("hooks that your checker has left on every optimizer", left, 0, "leaves-hooks", REMOVED)
     return f"your checker finds each of {len(loops)} public bugs of three kinds, and accuses none of the fixed loops."
