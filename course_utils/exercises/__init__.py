@@ -15,8 +15,8 @@ import torch
 from course_utils import my_loop
 from course_utils.ask import tried
 from course_utils.ask.display import ASK, RIGHT, WRONG, show_loop, show_verdict
-from course_utils.exercises.deadline import Endless, place, run, uncalled
-from course_utils.exercises.judging import EXERCISES, Mistake, Verdict
+from course_utils.exercises.deadline import Endless, place, run
+from course_utils.exercises.judging import EXERCISES, Mistake, Verdict, wrong_type
 
 NOT_TRIED = {"not-attempted", "interrupted"}  # these say nothing about the answer
 
@@ -84,8 +84,7 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
     found, printed = EXERCISES[name], StringIO()
     if not isinstance(answer, found.takes):
         kind = "function" if found.takes is Callable else found.takes.__name__
-        hint = "Read in the task what form the answer takes. A function is passed itself, without parentheses."
-        return Verdict("wrong-type", f"expected a {kind}, got {repr(answer)} ({type(answer).__name__}).", hint)
+        return wrong_type(f"expected a {kind}, got {repr(answer)} ({type(answer).__name__}).").verdict
     limit += found.extra
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     with (
@@ -100,19 +99,16 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
         try:
             verdict = Verdict("", run(lambda: found.judge(answer), limit))
         except BaseException as error:
-            verdict = _verdict(error, answer, limit)
+            verdict = _verdict(error, limit)
     torch.set_default_dtype(dtype)
     if torch.get_default_device() != device:
         torch.set_default_device(device)
     return replace(verdict, printed=printed.getvalue()[:100_000])
 
 
-def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
+def _verdict(error: BaseException, limit: float) -> Verdict:
     if isinstance(error, Mistake):
-        if not (line := uncalled(answer)):
-            return error.verdict
-        says = f"{line}: no parentheses stand after it, so nothing is called; {error}"
-        return Verdict("not-called", says, "A call ends with its parentheses, `()`.")
+        return error.verdict
     where = place(error.__traceback__)
     inside = f", in {where}" if where else ""
     if isinstance(error, KeyboardInterrupt):
@@ -121,9 +117,7 @@ def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
         hint = "Which line should end the loop, and which value has to change before it can?"
         return Verdict("endless", f"stopped: it was still running after {limit:g} seconds{inside}.", hint)
     said = f"{where or 'calling your function, or reading its result'}: {type(error).__name__}: {error}"
-    hint = "Print the values that this line uses. Are they what the task promises?"
-    if isinstance(error, NameError | AttributeError):
-        hint = "Is every name in that line spelled as in the cells above, and have they run?"
+    hint = "Is every name in that line spelled as in the cells above, and have they run? Print the values that it uses."
     return Verdict("raises", said, hint)
 
 
@@ -136,10 +130,8 @@ def _kept(exercise: str, answer: Callable) -> str:
         my_loop.keep(answer, loop.after)
     except my_loop.NotAlone as needs:
         return f"It isn't kept in `{my_loop.FILE}`, because it uses {needs}."
-    except (OSError, ValueError) as error:
-        return f"It isn't kept: {error}."
-    except Exception as error:  # whatever its source does in a file of its own
-        return f"It isn't kept, because in a file of its own it fails: {type(error).__name__}: {error}."
+    except Exception as error:  # the file can't be written, or whatever the answer's source does there
+        return f"It isn't kept: {type(error).__name__}: {error}."
     return f"It is kept in `{my_loop.FILE}`, beside this notebook."
 
 
@@ -175,8 +167,6 @@ def loop_so_far(after: str) -> Callable:
             says = "" if verdict.passed else f"isn't right any more ({verdict.message.removesuffix('.')})"
         elif own:
             says = f"holds your loop after {own.after}"
-    except SyntaxError as error:
-        says = f"can't be read (line {error.lineno}: {error.msg})"
     except my_loop.NotAlone as error:
         says = f"can't be used ({error})"
     except (Exception, SystemExit, Endless) as error:  # whatever somebody has written into the file

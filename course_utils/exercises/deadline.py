@@ -5,15 +5,13 @@ The stop button is Jupyter's, and works everywhere. A call into C, such as `sum(
 stopped when it returns.
 """
 
-import dis
 import signal
 import sysconfig
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from traceback import FrameSummary, extract_tb
+from traceback import extract_tb
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -62,17 +60,4 @@ def run(function: Callable[[], Any], seconds: float) -> Any:
 def place(traceback: TracebackType | None) -> str:
     """The innermost line of the learner's code, as ``line 3, `while True:` ``, or nothing."""
     learners = [frame for frame in extract_tb(traceback) if not frame.filename.startswith(_LIBRARIES)]
-    return _line(learners[-1]) if learners else ""
-
-
-def uncalled(function: Callable) -> str:
-    """The first line that is a name without parentheses, as `optimizer.step`, or nothing."""
-    code = getattr(function, "__code__", None)
-    for name, after in pairwise(dis.get_instructions(code) if code else ()):
-        if (name.opname, after.opname) == ("LOAD_ATTR", "POP_TOP"):
-            return _line(FrameSummary(code.co_filename, name.positions.lineno, code.co_name))
-    return ""
-
-
-def _line(frame: FrameSummary) -> str:
-    return f"line {frame.lineno}" + (f", `{frame.line}`" if frame.line else "")
+    return f"line {learners[-1].lineno}, `{learners[-1].line}`" if learners else ""

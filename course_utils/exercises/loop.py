@@ -25,11 +25,11 @@ SCALE = 1024.0  # of a scaler
 # Hints.
 WHEN = {
     "discarded-gradients": "What runs between this batch's `backward()` and the step?",
-    "stale-gradients": "What is in `.grad` when the update's first `backward()` runs, and which line clears it?",
+    "stale-gradients": "What is in `.grad` when the update's first `backward()` runs, and which call clears it?",
     "missing-backward": "Which calls of `loss_fn` does your loop call `backward()` for?",
-    "empty-step": "Which `backward()` should have come before this step?",
+    "empty-step": "Which `backward()` should have come before this step? Has each call its parentheses?",
     "irregular-window": "How many batches have gone through `backward()` since the last update when your loop steps?",
-    "leftover-gradients": "What does your loop do with the batches that come after the last step?",
+    "leftover-gradients": "What does your loop do with the batches after the last step? Has `step()` its parentheses?",
 }
 SHARE = "By what is each loss divided, also where fewer than N batches are left?"
 WEIGHT = "What fraction of its window's samples, or tokens, is in this batch? Its mean loss counts by that."
@@ -118,8 +118,7 @@ class Loop:
         self.ran = self.model.ran
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         if case.old_gradient:
-            self.model.weight.grad = torch.zeros(len(owner) + 1)
-            self.model.weight.grad[-1] = 1.0
+            self.model.weight[-1].backward()
         self.optimizer.register_step_post_hook(self.stepped)  # after a step, to see what its closure has computed
 
     def loss_fn(self, model: Callable, batch: Tensor) -> Tensor:
@@ -219,10 +218,7 @@ def losses_of(result: object, what: str) -> list[float]:
 
 @contextmanager
 def one_rank() -> Iterator[None]:
-    """A group of this process alone, unless it is in a group already."""
-    if dist.is_initialized():
-        yield
-        return
+    """A group of this process alone."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield

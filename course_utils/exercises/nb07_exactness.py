@@ -25,9 +25,7 @@ CASES = (  # the bug of a test that is wrong on it, what it is, weights of losse
     ("accuses-dropout", "a model with dropout inside another layer", MEAN, EQUAL, DROPOUT, 1),
     ("accuses-frozen", "a model with a frozen BatchNorm", MEAN, EQUAL, nn.BatchNorm1d(5).eval(), 1),
 )
-HINT = (
-    "Compare all entries, relative to their size. What was in `.grad` before? Which layers draw, or changed their mode?"
-)
+HINT = "Compare all entries, relative to their size. What was in `.grad` before? Which layers draw, or changed mode?"
 
 
 @exercise

@@ -38,4 +38,4 @@ for bug, says, old, new in (
 
 wrong("dirty", "wrong-names", "expected 1, got 2")(lambda model: dirty(model) * 2)
 wrong("dirty", "wrong-names", "no parameter")(lambda model: [*dirty(model), "weights"])
-wrong("dirty", "wrong-type")(lambda model: any(p.grad is not None for p in model.parameters()))
+wrong("dirty", "raises", "is not iterable")(lambda model: any(p.grad is not None for p in model.parameters()))

@@ -98,7 +98,7 @@ def test_a_later_stage_stays_when_an_earlier_exercise_is_done_again(folder):
 
 
 BROKEN = {
-    "no Python": ("optimizer.step()", "optimizer.step(", r"can't be read \(line \d+: "),
+    "no Python": ("optimizer.step()", "optimizer.step(", r"can't be used \(SyntaxError: .*, line \d+\)"),
     "an error": ("def train", "1 / 0\ndef train", r"can't be used \(line 2, `1 / 0`: ZeroDivisionError"),
     "another loop": ("optimizer.zero_grad()", "pass", r"isn't right any more \("),
     "no head": ("# The loop after 00", "# Mine", r"its first line should say"),
