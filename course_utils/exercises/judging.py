@@ -1,12 +1,11 @@
 """Parts of all exercises: registry, verdicts, the comparison of an answer with a solution.
 
-An exercise is a function that runs an answer on its cases, raises a `Mistake` for the first thing
-that is wrong, and returns a sentence that says what was tried.
+An exercise is a function that runs an answer on its cases, and raises a `Mistake` for the first
+thing that is wrong.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from reprlib import repr
 from typing import Any
@@ -60,29 +59,31 @@ class Exercise:
     """One exercise.
 
     Args:
-        judge: Runs an answer, raises a `Mistake` or returns what was tried.
+        judge: Runs an answer on its cases, and raises a `Mistake` for the first thing that is wrong.
+        says: What was tried, for an answer without a mistake; unless `judge` returns that.
         takes: What an answer is.
         praise: How the verdict on an answer without a mistake begins.
         extra: Seconds beyond the limit, where processes have to start.
-        stage: The stage of the learner's loop that a right answer is, as "04"; see `my_loop`.
     """
 
-    judge: Callable[[Any], str]
+    judge: Callable[[Any], str | None]
+    says: str
     takes: Any = Callable
     praise: str = "Right."
     extra: float = 0.0
-    stage: str = ""
 
 
 EXERCISES: dict[str, Exercise] = {}  # by name
 
 
-def exercise(judge: Callable[[Any], str] | None = None, **more: Any) -> Callable:
-    """Registers a function as the exercise of its name; `more` are fields of `Exercise`."""
-    if judge is None:
-        return partial(exercise, **more)
-    EXERCISES[judge.__name__] = Exercise(judge, **more)
-    return judge
+def exercise(says: str, **more: Any) -> Callable:
+    """Registers a function as the exercise of its name; for the arguments see `Exercise`."""
+
+    def register(judge: Callable[[Any], str | None]) -> Callable:
+        EXERCISES[judge.__name__] = Exercise(judge, says, **more)
+        return judge
+
+    return register
 
 
 # An answer beside a solution.
@@ -150,7 +151,7 @@ def on_paper(name: str, right: Mapping[str, Any], says: str, hint: str, *wrong: 
             about. The first that explains a number is named, with what it explains.
     """
 
-    def judge(answer: Mapping) -> str:
+    def judge(answer: Mapping) -> None:
         if empty := [blank for blank in right if answer.get(blank, ...) is ...]:
             raise not_attempted(f"nothing is written for {', '.join(empty)} yet.")
         got = {blank: None if answer[blank] is None else number(answer[blank]) for blank in right}
@@ -159,9 +160,8 @@ def on_paper(name: str, right: Mapping[str, Any], says: str, hint: str, *wrong: 
             if explained := [blank for blank in off if blank in numbers and agree(got[blank], numbers[blank])]:
                 wrote = " and ".join(f"{blank} = {shown(got[blank])}" for blank in explained)
                 raise Mistake(bug, f"you wrote {wrote}: {how}.", hint)
-        return says
 
-    EXERCISES[name] = Exercise(judge, takes=dict)
+    EXERCISES[name] = Exercise(judge, says, takes=dict)
 
 
 def agree(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:

@@ -27,9 +27,9 @@ WHEN = {
     "discarded-gradients": "What runs between this batch's `backward()` and the step?",
     "stale-gradients": "What is in `.grad` when the update's first `backward()` runs, and which call clears it?",
     "missing-backward": "Which calls of `loss_fn` does your loop call `backward()` for?",
-    "empty-step": "Which `backward()` should have come before this step? Has each call its parentheses?",
+    "empty-step": "Which `backward()` should have come before this step? Does each call have its parentheses?",
     "irregular-window": "How many batches have gone through `backward()` since the last update when your loop steps?",
-    "leftover-gradients": "What does your loop do with the batches after the last step? Has `step()` its parentheses?",
+    "leftover-gradients": "What does your loop do with the batches after the last step? Does `step` have its `()`?",
 }
 SHARE = "By what is each loss divided, also where fewer than N batches are left?"
 WEIGHT = "What fraction of its window's samples, or tokens, is in this batch? Its mean loss counts by that."

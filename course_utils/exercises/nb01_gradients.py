@@ -11,7 +11,7 @@ FORMULAS = {  # the uses of each value, and the slopes of the loss
 PATHS = "Along a path, what happens to its slopes? And what, where two paths meet?"
 
 
-@exercise
+@exercise("three formulas: slopes multiply along a path, and add where paths meet.")
 def plus_equals(answer):
     for formula, (uses, slopes) in FORMULAS.items():
         flow = returned(answer([*uses]), "the slope of the loss along each value")
@@ -20,7 +20,6 @@ def plus_equals(answer):
             raise Mistake("not-attempted", "the slope of a * a at a = 2 is still 2 instead of 4.", PATHS)
         for name, slope in slopes.items():
             same(f"{formula}, along {name}", got[name], slope, "wrong-slope", PATHS)
-    return "three formulas: slopes multiply along a path, and add where paths meet."
 
 
 on_paper(

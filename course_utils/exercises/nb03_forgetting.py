@@ -8,7 +8,7 @@ CASES = ([2.0, -1.0, 0.5, -3.0, 4.0], 0.25), ([2**-9, 1.0, -(2**-8)], 0.5), ([3.
 BY_HAND = "Work out the first two updates by hand: what is in `.grad`, and by how much does the weight move?"
 
 
-@exercise
+@exercise("5, 3, 1 and 0 updates: each one uses the sum of all gradients so far, in full.")
 def forgotten(answer):
     for gradients, lr in CASES:
         given, zeroed = list(gradients), [-lr * total for total in accumulate(gradients)]
@@ -18,4 +18,3 @@ def forgotten(answer):
         bug = next((bug for bug in known if agree(got, known[bug])), "wrong-value")
         same(f"{gradients, lr}: positions", got, right, bug, BY_HAND)
         unchanged(given, gradients)
-    return "5, 3, 1 and 0 updates: each one uses the sum of all gradients so far, in full."

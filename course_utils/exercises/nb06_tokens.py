@@ -64,7 +64,7 @@ def watch(answer, case):
     return seen | {"losses": losses}
 
 
-@exercise
+@exercise("short windows, padding, masked beginnings, windows without a token: every token counts the same.")
 def accumulate_tokens(answer):
     compare(watch, answer, solution, PLAIN, losses=LOSSES)
     try:
@@ -75,4 +75,3 @@ def accumulate_tokens(answer):
         hint = "Which positions does the loss leave out? Divide by what it counts. See Step 4."
         message = f"without padding and masked targets all is right, but {mistake}"
         raise Mistake("padding", message, hint) from None
-    return "short windows, padding, masked beginnings, windows without a token: every token counts the same."

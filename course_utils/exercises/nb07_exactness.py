@@ -28,7 +28,7 @@ CASES = (  # the bug of a test that is wrong on it, what it is, weights of losse
 HINT = "Compare all entries, relative to their size. What was in `.grad` before? Which layers draw, or changed mode?"
 
 
-@exercise
+@exercise("your test finds all 7 that are not exact, and passes all 4 that are.")
 def is_exact(answer):
     for bug, what, weights, sizes, layer, factor in CASES:
         torch.default_generator.manual_seed(3)
@@ -46,4 +46,3 @@ def is_exact(answer):
         window = list(zip(x.split(sizes), y.split(sizes), strict=True))
         said = truth(answer(model, window, loss_fn, accumulate))
         same(what, said, bug.startswith("accuses"), bug, HINT)
-    return "your test finds all 7 that are not exact, and passes all 4 that are."

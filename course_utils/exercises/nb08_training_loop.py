@@ -45,7 +45,6 @@ def watch(answer, case):
     return {**seen, STEPS: before, LENGTHS: lengths}
 
 
-@exercise
+@exercise("N = 1, 2, 4 and 100, short windows, 1 to 3 epochs: the schedule steps once per update, to its end.")
 def scheduled(answer):
     compare(watch, answer, solution, CASES, **MISTAKES)
-    return "N = 1, 2, 4 and 100, short windows, 1 to 3 epochs: the schedule steps once per update, to its end."

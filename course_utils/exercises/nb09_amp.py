@@ -54,15 +54,11 @@ class Pairs(Loop):
         super().compare_update(step, right)
 
 
-def weight(batch):
-    return len(batch[0])
-
-
 def watch(answer, case):
     """Watches epochs: updates, losses and schedule; with a scaler, scale and autocast, too."""
     loop, losses, steps, scales, autocast = Pairs(case), [], [], [], []
     scheduler = ExponentialLR(loop.optimizer, gamma=1.0)
-    tools, kind = [case.n, weight, case.max_norm, scheduler], case.settings.get("scaler", "off")
+    tools, kind = [case.n, lambda batch: len(batch[0]), case.max_norm, scheduler], case.settings.get("scaler", "off")
     scaler = GradScaler("cpu", init_scale=SCALE, growth_interval=1, enabled=kind == "on")
     if "scaler" in case.settings:
         tools += [torch.autocast("cpu", dtype=torch.bfloat16), scaler]
@@ -86,13 +82,11 @@ def watch(answer, case):
     return seen | {"scale": scales, "autocast": autocast} if len(tools) > 4 else seen
 
 
-@exercise(stage="08")
+@exercise("unequal micro-batches, short windows, clipped or not: updates, schedule and losses are the large batch's.")
 def four_lines(answer):
     compare(watch, answer, my_loop.train_of(my_loop.of_the_course("08")), PLAIN, **MISTAKES)
-    return "unequal micro-batches, short windows, clipped or not: updates, schedule and losses are the large batch's."
 
 
-@exercise(stage="09")
+@exercise("unequal micro-batches, clipped or not, overflow and NaN, the scaler on and off: every update is right.")
 def amp_window(answer):
     compare(watch, answer, my_loop.train_of(my_loop.of_the_course("09")), SCALED, **MISTAKES)
-    return "unequal micro-batches, clipped or not, overflow and NaN, the scaler on and off: every update is right."

@@ -37,7 +37,10 @@ def solution(model, window, loss_fn, optimizer):
     train_epoch(model, window, loss_fn, optimizer, len(window), lambda batch: len(batch[0]))
 
 
-@exercise(extra=40.0)
+@exercise(
+    "ragged windows: one all-reduce of gradients each, and the updates of one process with all of the samples.",
+    extra=40.0,
+)
 def ddp_window(answer):
     with one_rank():  # an error shows here with the learner's own line
         run(answer, ALONE)[0].compare(run(solution, ALONE)[0])
@@ -54,4 +57,3 @@ def ddp_window(answer):
     here.ran |= there.ran
     here.compare(want)
     same("all-reduces of the gradients, by window", sent, [1, 1, 1], "sync-cadence", SENDS)
-    return "ragged windows: one all-reduce of gradients each, and the updates of one process with all of the samples."

@@ -50,7 +50,7 @@ def process(answer, file, case=""):
     return events.count("micro-batch"), [*model.state_dict().values()]
 
 
-@exercise
+@exercise("killed in micro-batches and in the middle of saves: the same run, bit for bit.")
 def train_on(answer):
     _, want = process(whole_run, None)
     for case in ("killed at the end", "killed in micro-batch 6", "killed in save 1", "killed in save 2"):
@@ -65,4 +65,3 @@ def train_on(answer):
         again = max(ran - 4, 0) if "micro-batch" in case else 0  # of 8, the last 4 have to run
         same(f"{case}: micro-batches with an update that ran again", again, 0, hint=HINT)
         same(f"{case}: the model at the end is that of a whole run", agree(model, want, 0.0, 0.0), True, hint=HINT)
-    return "killed in micro-batches and in the middle of saves: the same run, bit for bit."

@@ -21,7 +21,7 @@ def train(model, step):
         yield [*model.parameters()]
 
 
-@exercise
+@exercise("windows of any length, a frozen bias, an idle layer: the weights of SGD, one gradient at a time.")
 def fold_into_momentum(answer):
     model, held = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)]), []
     model[0].bias.requires_grad_(False)
@@ -35,6 +35,3 @@ def fold_into_momentum(answer):
     for k, (got, right) in enumerate(zip(train(model, step), train(other, optimizer.step), strict=True), start=1):
         same(f"the weights after step {k}", got, right, hint=HINT)
     same("gradients in .grad at one moment", max(held), 1, "keeps-gradients", HINT)
-    return (
-        "windows of any length, a frozen bias, an idle layer: the weights of torch.optim.SGD, one gradient at a time."
-    )

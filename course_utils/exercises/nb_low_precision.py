@@ -17,7 +17,7 @@ def sum_loss(model, batch):
     return (model.weight * batch).sum() + model.bias.sum() * batch[:, 0].sum()
 
 
-@exercise
+@exercise("512 micro-batches in one window, ragged ones, small updates: copies and weights are those of a float32 sum.")
 def bf16_window(answer):
     model = nn.Linear(3, 1, dtype=torch.bfloat16)
     nn.init.ones_(model.weight), nn.init.ones_(model.bias)
@@ -32,4 +32,3 @@ def bf16_window(answer):
         copies = copies - LR * EACH * sum(size * value for size, value in window) / sum(size for size, _ in window)
         same(f"{case}: the copies", flat(master), copies, hint=HINT)
         same(f"{case}: the model's weights", flat(model.parameters()), copies.bfloat16(), hint=HINT)
-    return "512 micro-batches in one window, ragged ones, small updates: copies and weights are those of a float32 sum."

@@ -9,7 +9,7 @@ from course_utils.exercises.judging import exercise, number, same, unchanged
 HINT = "What did each micro-batch add, before the loop divided by N? Square, average over all windows, then divide."
 
 
-@exercise
+@exercise("N = 1, 2 and 4, one window and several, weights that move: the noise scale is the ratio of two means.")
 def noise_scale(answer):
     torch.default_generator.manual_seed(11)
     for windows, n, b in ((6, 4, 8), (5, 2, 3), (1, 4, 8), (3, 1, 8)):
@@ -22,6 +22,3 @@ def noise_scale(answer):
         case = f"{windows} windows of {n} micro-batches of {b} samples: the noise scale"
         same(case, number(answer(given, b)), right, hint=HINT)
         unchanged(given, [[*window] for window in sums])
-    return (
-        "N = 2 and 4, one window and several, weights that move, and N = 1: the noise scale is the ratio of two means."
-    )

@@ -28,11 +28,10 @@ def weights(window, kind):
     return [mask / own[:, None].double() for mask, own in zip(masks, parts, strict=True)]
 
 
-@exercise
+@exercise("ragged windows, groups that are cut, masked prompts and answers: every token counts as in one large batch.")
 def token_weights(answer):
     for seed, kind in product(range(12), ("token", "sequence", "group")):
         window = made(seed)
         got = returned(answer(window, kind), "a list of tensors")
         unchanged(window, made(seed))
         same(f"{kind!r}, window {seed + 1}: how much a token counts", got, weights(window, kind), hint=HINT)
-    return "ragged windows, groups that are cut, masked prompts and answers: every token counts as in one large batch."

@@ -13,7 +13,7 @@ CASES = {  # for each batch log2 of its best learning rate; log2 of the learning
 HINT = "How many samples may a run read? What lies beyond an end of the grid? What do `<` and `min` say of NaN?"
 
 
-@exercise
+@exercise("best values inside, below and above the grid, and runs that diverge; all at equal samples.")
 def compare_batches(answer):
     for case, (bottoms, limit) in CASES.items():
         read = set()
@@ -32,4 +32,3 @@ def compare_batches(answer):
             got, best = numbers(found[batch], 2, "a learning rate and its loss"), 2.0**bottom
             want = [best, train(batch, SAMPLES // batch, best)]
             same(f"{case}: batches of {batch}, the learning rate and its loss", got, want, hint=HINT)
-    return "best values inside, below and above the grid, and runs that diverge; all at equal samples."

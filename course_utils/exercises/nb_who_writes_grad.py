@@ -17,7 +17,7 @@ CLEAN = "none", "zero"
 HINT = "Which question do 3, -3, infinity and NaN answer with yes, and only 0 with no? Ask it of each number."
 
 
-@exercise
+@exercise("gradients, None, zeros, biases, frozen ones, NaN, infinity, small ones: the guard sees what is there.")
 def dirty(answer):
     model = nn.ParameterDict({name: torch.ones(3, dtype=torch.float32) for name in HELD})
     for name, held in HELD.items():
@@ -35,4 +35,3 @@ def dirty(answer):
         same(what, [*names].count(name), int(name not in CLEAN), bug, HINT)
     same("names of no parameter", [name for name in names if name not in HELD], [], "wrong-names", HINT)
     unchanged(state(), before)
-    return "gradients, None, zeros, biases, frozen ones, NaN, infinity, small ones: the guard sees what is there."
