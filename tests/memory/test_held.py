@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 
 from course_utils import held_bytes, mlp
 from course_utils.memory import allocated, resident_bytes
