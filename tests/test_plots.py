@@ -46,8 +46,6 @@ FIGURES = {
     "memory_layers": lambda: plots.memory_layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4e6, 1]}}),
     "error_dots": lambda: plots.error_dots({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
     "bar_blocks": lambda: plots.bar_blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
-        [("for x in xs:", 1), ("    if x:  # not 0", 3), ("        x *= 2", 2)], {3: "3 x"}
-    ),
     "rank_timeline": lambda: plots.rank_timeline(
         {"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 1], [0, 1]]}
     ),
@@ -229,7 +227,8 @@ def test_the_ranks_have_a_bar_after_each_micro_batch_that_is_all_reduced():
 
 
 def test_brackets_are_around_what_runs_another_number_of_times():
-    lines = [("for x in xs:", 4), ("    if x:  # not 0", 3), ("        x *= 2", 3), ("    for _ in x:", 9), ("        f()", 6)]
+    source = ["for x in xs:", "    if x:  # not 0", "        x *= 2", "    for _ in x:", "        f()"]
+    lines = list(zip(source, [4, 3, 3, 9, 6], strict=True))
     (axis,) = plots.brackets(lines, {3: "each x"}).axes
     assert texts(axis) == ["for x in xs:", "each x", "if x:", "x *= 2", "for _ in x:", "6 times", "f()"]
     assert [box.get_y() for box in axis.patches] == [1, 4]
