@@ -1,14 +1,18 @@
 """The loop that grows: what is kept of a learner's, and what the next notebook gets."""
 
+import sys
 from contextlib import nullcontext
+from subprocess import run
 
 import pytest
 import torch
 from torch.nn.functional import mse_loss
 
+from course import NOTEBOOKS
 from course_utils import mlp, my_loop, train_epoch
 from course_utils.exercises import LOOPS, check, judge, loop_so_far
 from course_utils.my_loop import FILE
+from notebooks import tags
 
 CHECKED = {LOOPS[exercise]: exercise for exercise in reversed(LOOPS)}  # the first of a notebook
 
@@ -191,3 +195,14 @@ def test_the_courses_loop_makes_the_updates_of_train_epoch_to_the_last_bit(after
 @pytest.mark.parametrize("after", CHECKED)
 def test_the_courses_loop_passes_the_exercise(after):
     assert judge(CHECKED[after], my_loop.train_of(my_loop.of_the_course(after))).passed
+
+
+def test_the_script_of_08_runs_beside_the_kept_loop_and_resumes(folder):
+    set_up, *cells = NOTEBOOKS["08_training_loop"].code
+    imports = [line for line in set_up.source.splitlines() if line.startswith(("import ", "from "))]
+    script = [*imports, "from my_loop import train", *(cell.source for cell in cells if "script" in tags(cell))]
+    jobs = ["path = Path('digits.pt')", "main(path, until=2)", "main(path)"]
+    FILE.write_text(my_loop.of_the_course("08").text)
+    (folder / "train.py").write_text("\n".join([*script, *jobs]))
+    ran = run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, check=True)
+    assert [line.split(",")[1] for line in ran.stdout.splitlines()] == [f" schedule {k}/36" for k in (12, 24, 36)]
