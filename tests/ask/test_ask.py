@@ -188,6 +188,14 @@ def test_code_in_a_verdict_is_shown_as_code(monkeypatch):
     assert f"Line {line}, <code>return f(w) &lt; &quot;text&quot;</code>: TypeError: " in bundles[0]["text/html"]
 
 
+def test_a_verdict_begins_with_a_capital_letter_and_a_formula_stays_as_it_is(shown):
+    for answer in (lambda f, w, h: 0, 1):
+        check("slope", answer)
+    formula, word = (bundle[COURSE]["message"] for bundle in shown)
+    assert formula.startswith("w² at -1.5")
+    assert word.startswith("Expected a function")
+
+
 def test_every_output_says_in_json_what_it_is(shown, score):
     def right(f, w, h):
         return (f(w + h) - f(w - h)) / (2 * h)
