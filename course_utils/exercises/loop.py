@@ -57,7 +57,6 @@ class Case:
     def __str__(self) -> str:
         sizes = " and ".join(dict.fromkeys(str([*call]) for call in self.calls))
         settings = "".join(f", {name} = {shown(value)}" for name, value in self.settings.items())
-        settings = settings.replace("old_gradient = True", "with an old gradient in `.grad`")
         times = f"run {len(self.calls)} times, " * (len(self.calls) > 1)
         return f"{times}on batches of {sizes} samples{settings}"
 
