@@ -1,31 +1,19 @@
-"""The exercise of notebook 06: padded sequences, where every token that is left counts the same."""
+"""The exercises of notebook 06: padded sequences, where every token that is left counts the same."""
 
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot, pad
 
-from course_utils.exercises.judging import Mistake, compare, exercise, numbers, read_all
+from course_utils.exercises.judging import compare, exercise
 from course_utils.exercises.loop import Counter, Loop, twice
 from course_utils.loops import train_epoch
 
-PLAIN = [
-    *(twice((3,) * many, n=n, padded=False) for many, n in ((6, 2), (3, 1), (3, 2), (3, 100))),
+EQUAL = [twice((3,) * many, n=n, padded=False) for many, n in ((6, 2), (3, 1), (3, 2), (3, 100))]
+RAGGED = [
     twice((2, 18, 4, 10, 1), n=4, padded=False),
+    *(twice(sizes, n=n, padded=True) for sizes, n in (((16, 2, 4, 6, 1), 2), ((6, 5, 3), 3))),
     twice((3,) * 6, n=2, padded=False, old_gradient=True),
 ]
-SIZES = ((16, 2, 4, 6, 1), 2), ((6, 5, 3), 3), ((0, 5, 1, 0, 3), 2), ((2, 0, 4), 3), ((2, 4, 0, 0, 3), 2)
-PADDED = [twice(sizes, n=n, padded=True) for sizes, n in SIZES]
-LOSSES = (
-    "wrong-loss", "one number per update, the mean loss over its window's tokens, before the step",
-    "Every token of a window counts once. Which losses do you add, and by what do you divide?",
-)  # fmt: skip
-GRAPHS = "When can what a forward pass has saved be freed? Only when nothing refers to it."
-
-
-def solution(model, batches, optimizer, n):
-    def loss_fn(model, batch):
-        return cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
-
-    return train_epoch(model, batches, loss_fn, optimizer, n, lambda batch: int((batch[1] != -100).sum()))
+EMPTY = [twice(sizes, n=n, padded=True) for sizes, n in (((2, 0, 4), 3), ((0, 5, 1, 0, 3), 2), ((2, 4, 0, 0, 3), 2))]
 
 
 def target_of(tokens):
@@ -56,31 +44,26 @@ class Reading(Loop):
             made.append((inputs, target_of(inputs).where(inputs > 0, -100)))
         return made
 
+    def loss_fn(self, model, batch):
+        return cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
+def tokens(batch):
+    return int((batch[1] != -100).sum())
+
 
 def watch(answer, case):
-    """Watches the updates, and the losses that the loop returns."""
-    loop, losses = Reading(case, Words), []
-
-    def call(batches):
-        result = read_all(answer(loop.model, batches, loop.optimizer, case.n), at_most=100)
-        losses.extend(numbers(result, 1, "a list of losses, one per update"))
-        if any(getattr(loss, "requires_grad", False) for loss in result):
-            raise Mistake("held-graphs", "the losses hold graphs: log numbers, or detach.", GRAPHS)
-
-    seen = loop.run(call)
-    loop.peak *= case in PLAIN  # a batch whose tokens are all masked may be read, or not
-    return seen | {"losses": losses}
+    loop = Reading(case, Words)
+    return loop.run(lambda batches: answer(loop.model, batches, loop.loss_fn, loop.optimizer, case.n, tokens))
 
 
-@exercise
-def accumulate_tokens(answer):
-    compare(watch, answer, solution, PLAIN, losses=LOSSES)
-    try:
-        compare(watch, answer, solution, PADDED, losses=LOSSES)
-    except Mistake as mistake:
-        if mistake.verdict.bug not in ("loss-scale", "token-weights", "wrong-value"):
-            raise
-        hint = "Which positions does the loss leave out? Divide by what it counts. See Step 4."
-        message = f"without padding and masked targets all is right, but {mistake}"
-        raise Mistake("padding", message, hint) from None
-    return "short windows, padding, masked beginnings, windows without a token: every token counts the same."
+@exercise(stage="06")
+def weighted_loop(answer):
+    compare(watch, answer, train_epoch, EQUAL + RAGGED)
+    return "equal and unequal micro-batches, short windows, padding: every token of a window counts the same."
+
+
+@exercise(stage="06")
+def without_tokens(answer):
+    compare(watch, answer, train_epoch, EQUAL + RAGGED + EMPTY)
+    return "micro-batches and whole windows without a token are left out, and all others count by their tokens."

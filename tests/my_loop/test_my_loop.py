@@ -10,7 +10,14 @@ from course_utils import mlp, my_loop, train_epoch
 from course_utils.exercises import EXERCISES, check, judge, loop_so_far
 from course_utils.my_loop import FILE
 
-CHECKED = {"00": "first_loop", "04": "accumulate_equal", "05": "accumulate", "08": "four_lines", "09": "amp_window"}
+CHECKED = {
+    "00": "first_loop",
+    "04": "accumulate_equal",
+    "05": "accumulate",
+    "06": "weighted_loop",
+    "08": "four_lines",
+    "09": "amp_window",
+}
 
 
 @pytest.fixture
