@@ -1,19 +1,19 @@
 """The exercises of notebook 06: padded sequences, where every token that is left counts the same."""
 
 from torch import nn
-from torch.nn.functional import cross_entropy, one_hot, pad
+from torch.nn.functional import cross_entropy, pad
 
 from course_utils.exercises.judging import compare, exercise
 from course_utils.exercises.loop import Counter, Loop, twice
 from course_utils.loops import train_epoch
 
-EQUAL = [twice((3,) * many, n=n, padded=False) for many, n in ((6, 2), (3, 1), (3, 2), (3, 100))]
-RAGGED = [
+TOKENS = [
+    *(twice((3,) * many, n=n, padded=False) for many, n in ((6, 2), (3, 1), (3, 2), (3, 100))),
     twice((2, 18, 4, 10, 1), n=4, padded=False),
     *(twice(sizes, n=n, padded=True) for sizes, n in (((16, 2, 4, 6, 1), 2), ((6, 5, 3), 3))),
     twice((3,) * 6, n=2, padded=False, old_gradient=True),
 ]
-EMPTY = [twice(sizes, n=n, padded=True) for sizes, n in (((2, 0, 4), 3), ((0, 5, 1, 0, 3), 2), ((2, 4, 0, 0, 3), 2))]
+NONE = [twice(sizes, n=n, padded=True) for sizes, n in (((2, 0, 4), 3), ((0, 5, 1, 0, 3), 2), ((2, 4, 0, 0, 3), 2))]
 
 
 def target_of(tokens):
@@ -23,15 +23,13 @@ def target_of(tokens):
 class Words(Counter):
     """Scores of 5 words for each token; token k is sample k - 1, and 0 is padding."""
 
-    def __init__(self, *about):
-        super().__init__(*about)
+    def __init__(self, owner):
+        super().__init__(owner)
         self.net = nn.Sequential(nn.Embedding(5, 3), nn.Tanh(), nn.Linear(3, 5))
 
     def forward(self, tokens):
-        scores, target = self.net(tokens * (3 * tokens + 1) % 5), one_hot(target_of(tokens), 5)
-        powers = scores.detach().exp()
-        slopes = (powers * target).sum(-1) / powers.sum(-1) - 1  # of the loss, in the target's score
-        return scores + (self.count(tokens - 1) * (tokens > 0) / slopes)[..., None] * target
+        counted = self.count(tokens - 1).where(tokens > 0, 0.0)
+        return self.net(tokens * (3 * tokens + 1) % 5) * (1 + counted)[..., None]
 
 
 class Reading(Loop):
@@ -57,13 +55,11 @@ def watch(answer, case):
     return loop.run(lambda batches: answer(loop.model, batches, loop.loss_fn, loop.optimizer, case.n, tokens))
 
 
-@exercise(stage="06")
+@exercise("equal and unequal micro-batches, short windows, padding: every token of a window counts the same.")
 def weighted_loop(answer):
-    compare(watch, answer, train_epoch, EQUAL + RAGGED)
-    return "equal and unequal micro-batches, short windows, padding: every token of a window counts the same."
+    compare(watch, answer, train_epoch, TOKENS)
 
 
-@exercise(stage="06")
+@exercise("micro-batches and whole windows without a token are left out, and all others count by their tokens.")
 def without_tokens(answer):
-    compare(watch, answer, train_epoch, EQUAL + RAGGED + EMPTY)
-    return "micro-batches and whole windows without a token are left out, and all others count by their tokens."
+    compare(watch, answer, train_epoch, TOKENS + NONE)
