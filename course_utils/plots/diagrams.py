@@ -130,7 +130,7 @@ def brackets(lines: Sequence[tuple[str, int]], names: Mapping[int, str]) -> Figu
     for top, (level, text) in enumerate(zip(levels, texts, strict=True)):
         around = [block for block in around if block[0] < level]
         depth = len({times for _, times in around}) - 1
-        axis.text(2 * level, top + 0.5, text, va="center", family="monospace", fontsize=FONT - 2.5,
+        axis.text(2 * level, top + 0.47, text, va="center", family="monospace", fontsize=FONT - 2.5,
                   color="black" if depth else INK)  # fmt: skip
         end = next((k for k in range(top + 1, len(lines)) if levels[k] <= level), len(lines))
         counts = [count for k, (_, count) in enumerate(lines) if top < k < end and levels[k] == level + 1 and count]
@@ -139,7 +139,7 @@ def brackets(lines: Sequence[tuple[str, int]], names: Mapping[int, str]) -> Figu
             fill, color, dashes = looks.get(times, _BOXES[0])
             left, right = 2 * level + 1, wide + 1 - depth
             look = {"fc": fill, "ec": color, "ls": dashes, "lw": 1.6, "zorder": 0.5 + depth / 10}
-            axis.add_patch(Rectangle((left, top + 1), right - left, end - top - 1 - 0.08 * depth, **look))
+            axis.add_patch(Rectangle((left, top + 1), right - left, end - top - 1 - 0.05 * depth, **look))
             axis.text(right, top + 0.5, names.get(times, f"{times} times"), ha="right", va="center", color=color,
                       fontsize=FONT - 1, weight="bold")  # fmt: skip
     axis.set(xlim=(-0.3, wide + 1.3), ylim=(len(lines) + 0.1, -0.1))
