@@ -74,6 +74,12 @@ def with_loops(updates):
 wrong("is_correct", "not-attempted")(lambda updates: None)
 wrong("is_correct", "wrong-type")(lambda updates: [sum(row) == 1 for row in updates])
 wrong("is_correct", "misses-wrong-sums")(lambda updates: all(any(column) for column in zip(*updates, strict=True)))
+wrong("is_correct", "misses-wrong-sums", "windows of six and two")(
+    edited(
+        "is_correct",
+        ("all(abs(sum(row) - 1) < 1e-9 for row in updates)", "abs(sum(map(sum, updates)) - len(updates)) < 0.1"),
+    )
+)
 wrong("is_correct", "accuses-rounded-sums")(lambda updates: all(sum(row) == 1 for row in updates))
 wrong("is_correct", "misses-lost-data")(lambda updates: all(abs(sum(row) - 1) < 1e-9 for row in updates))
 wrong("is_correct", "misses-stale-data", "the first window's four")(
