@@ -70,7 +70,7 @@ PITFALLS = {
     zeroing.zeroed_before_the_step: Pitfall(
         "No weight moves.",
         (
-            "`zero_grad()`, which sets `None`, comes between `backward()` and `step()`.",
+            "`zero_grad()` comes right before `step()`.",
             "Call `backward()`, `step()`, `zero_grad()`.",
         ),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
