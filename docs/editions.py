@@ -60,6 +60,7 @@ class Handout:
         self.notes: list[list[str]] = []
         self.predictions: list[str] = []
         self.drawings: list[str] = []  # those that come after a prediction
+        self.asked_about: list[str] = []  # those right before one
         self.exercise = ""  # the first one, with the text that asks for it
         self.figures: dict[str, bytes] = {}  # PNG files by the names that the text calls them by
         self._into = self.body
@@ -85,9 +86,8 @@ class Handout:
 
     def worksheet(self) -> str:
         """One sheet for a room: in front what to predict and to write, overleaf the answers."""
-        front = [f"# {self.book.title}", f"*{self.book.question}*"]
-        if self.predictions:
-            front += ["## Predict", div("predictions", f"\n\n{raw('][')}\n\n".join(self.predictions))]
+        boxes = div("predictions", f"\n\n{raw('][')}\n\n".join([*self.asked_about, *self.predictions]))
+        front = [f"# {self.book.title}", f"*{self.book.question}*", "## Predict", boxes]
         back = ["## Afterwards: what did you see?", self.drawings[0]] if self.drawings else []
         points = re.findall(r"^- .*(?:\n(?![-\n]).+)*", self.takeaways, flags=re.M)
         questions = [f"- {verbatim(question)}" for question, _ in self.book.cards]
@@ -178,6 +178,7 @@ class Handout:
         match data.get(COURSE, {}):
             case {"kind": "prediction", "question": question, "options": options}:
                 self._waiting += 1
+                self.asked_about += [last for last in self.body[-1:] if last.startswith("::::: drawing")]
                 self.predictions.append(self._prediction(question, options))
                 yield self.predictions[-1]
             case {"kind": "cards", "cards": cards}:

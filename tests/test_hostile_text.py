@@ -3,8 +3,10 @@
 import re
 from html import unescape
 
+import IPython.display
 import pytest
 
+from course_utils import recall
 from course_utils.ask import display
 
 HOSTILE = [
@@ -18,23 +20,28 @@ HOSTILE = [
 ]
 
 
-def verdict(text):
+@pytest.fixture
+def pages(monkeypatch):
+    """What shows a text in all its places, as HTML."""
     shown = []
-    before, display._display = display._display, lambda data, *_: shown.append(data["text/html"])
-    try:
+    monkeypatch.setattr(IPython.display, "display", lambda data, **_: shown.append(data["text/html"]))
+
+    def show(text):
+        shown.clear()
         display.show_verdict(display.WRONG, text, text, text, {})
-        display.show_below(text, display.ASK, text)
+        display.show_html(display.box(display.ASK, display.with_code(text)), text, {}, head=text)
         display.show_loop(text, text, [1])
-    finally:
-        display._display = before
-    return "".join(shown) + display.folded(text, text)
+        recall((text, text))
+        return "".join(shown)
+
+    return show
 
 
 TAGS = re.compile(r"<(?!/?code>)[a-z/!][^>]*>")
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_stays_text(text):
-    harmless, page = verdict("harmless"), verdict(text)
+def test_text_stays_text(text, pages):
+    harmless, page = pages("harmless"), pages(text)
     assert TAGS.findall(page) == TAGS.findall(harmless)
     assert text.partition("`")[0] in unescape(page)

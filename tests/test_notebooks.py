@@ -77,9 +77,11 @@ def test_what_is_asked_and_answered_is_stored_as_data_beside_its_text(notebook):
 @each_notebook
 def test_every_exercise_has_a_stub_and_a_checked_solution(notebook):
     checks = [(cell, verdict) for cell in notebook.code for verdict in displays(cell, "verdict")]
-    solved = {True: [], False: []}
+    solved, answers = {True: [], False: []}, {}
     for cell, verdict in checks:
         is_solution = "solution" in tags(cell)
+        name = re.search(rf'check\("{verdict["exercise"]}", (\w+)', cell.source)[1]
+        assert answers.setdefault(verdict["exercise"], name) != name or not is_solution, "it would replace the answer"
         solved[is_solution].append(verdict["exercise"])
         assert is_solution == bool(re.search(r"assert check\(.*, scored=False\)", cell.source))
         assert is_solution == cell.source.startswith("# Solution\n"), "so that check knows it from an answer"

@@ -158,7 +158,7 @@ def test_shares_are_written_into_their_cells_and_shade_them():
     right, wrong = FIGURES["shares"]().axes
     cells = {axis: [text for text in texts(axis) if text != "update"] for axis in (right, wrong)}
     assert cells == {right: ["0.5", "0.5", "1"], wrong: ["1", "1"]}
-    assert right.images[0].get_array().tolist() == [[0.5, 0.5, 0], [0, 0, 1]]
+    assert right.images[0].get_array().tolist() == [[0.5, 0.5, None], [None, None, 1]]
     assert right.images[0].get_clim() == wrong.images[0].get_clim() == (0, 1.1)
 
 

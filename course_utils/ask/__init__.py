@@ -11,27 +11,15 @@ from typing import Any
 
 from ipywidgets import HTML, Checkbox, HBox, Layout, RadioButtons, VBox
 
-from course_utils.ask.display import (
-    ASK,
-    RIGHT,
-    WRONG,
-    as_image,
-    as_static,
-    box,
-    folded,
-    show_below,
-    show_fold,
-    show_widget,
-    with_code,
-)
-from course_utils.ask.predictions import known, why
+from course_utils.ask.display import ASK, BOX, RIGHT, WRONG, box, fold, show_fold, show_html, with_code
+from course_utils.ask.predictions import recorded
 
 FOLDED = "Your prediction"  # what shows of a reveal where the cell's outputs are folded
 MEASURED = "What was measured, and why"  # what shows of one that explains itself
 
 # What has been asked in this kernel, for the progress line.
 _guesses: "dict[str, Guess]" = {}  # by question
-_exercises: dict[str, bool | None] = {}  # passed or not, None until it is tried
+_exercises: dict[str, bool] = {}  # passed or not
 _cards: list[Any] = []  # the boxes to tick, of the cards that were shown last
 _line: Any = None  # the widget that shows it, once there is one
 
@@ -74,8 +62,8 @@ class Guess:
             ValueError: If it is none of the options.
         """
         answer = str(measured[0] if isinstance(measured, (list, tuple)) and len(measured) == 1 else measured)
-        expected = known(self._question) or answer
-        if answer != expected:
+        known = recorded().get(self._question, {})  # nothing of a question that isn't the course's
+        if answer != (expected := known.get("answer", answer)):
             raise AssertionError(f"{basis} {answer!r}, but the course says {expected!r}: has the code been changed?")
         if answer not in self._options:
             raise ValueError(f"{basis} {answer!r}, which is none of the options {self._options}")
@@ -87,17 +75,15 @@ class Guess:
         elif self.right:
             color, text = RIGHT, f"Right. You predicted “{self.choice}”, and that is what was {basis}."
         else:
-            said = f"Not quite. You predicted “{self.choice}”; {basis}: {answer}. {why(self._question)}"
+            said = f"Not quite. You predicted “{self.choice}”; {basis}: {answer}. {known.get('why', '')}"
             color, text = WRONG, said.rstrip()
         course = {"kind": "reveal", "question": self._question, "measured": answer}
         course |= {"basis": basis} if basis != "measured" else {}
-        if not because:
-            show_below(FOLDED, color, text, course)
-            return
-        course |= {"because": dedent(because).strip()}
-        image = as_image(figure, alt) if figure else ""
-        shown = "\n\n".join(part for part in (f"<p>{with_code(text)}</p>", image, course["because"]) if part)
-        show_fold(MEASURED if self.choice is None else FOLDED, color, shown, self.choice is not None, course)
+        if because:
+            course |= {"because": dedent(because).strip()}
+            show_fold(color, FOLDED if self.choice else MEASURED, text, figure, alt, course, bool(self.choice))
+        else:
+            show_html(box(color, with_code(text)), f"{FOLDED}\n{text}", course, head=FOLDED)
 
 
 def predict(question: str, options: Sequence[Any]) -> Guess:
@@ -127,23 +113,17 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     waits = asked and asked.choice in options and not asked._widget.disabled  # as a reveal has it
     kept = asked.choice if waits else None
     choice = RadioButtons(options=options, value=kept, layout=Layout(width="auto"))
-    title = f"<b>Predict:</b> {escape(question)}"
-    boxes = "".join(f"<div>&#9744; {escape(option)}</div>" for option in options)
-    show_widget(
-        VBox([HTML(title), choice]),
-        as_static(
-            box(ASK, title + boxes),
-            "\n  [ ] ".join([f"Predict: {question}", *options]),
-            {"kind": "prediction", "question": question, "options": options},
-        ),
-    )
+    title = f"<b>Predict:</b> {with_code(question)}"
+    boxes = "".join(f"<div>&#9744; {with_code(option)}</div>" for option in options)
+    text = "\n  [ ] ".join([f"Predict: {question}", *options])
+    course = {"kind": "prediction", "question": question, "options": options}
+    show_html(box(ASK, title + boxes), text, course, widget=VBox([HTML(title), choice]))
     return Guess(question, options, choice)
 
 
-def tried(exercise: str, passed: bool | None) -> None:
-    """Counts an exercise; None if it was not tried. What was once passed stays so."""
-    if passed is not None or exercise not in _exercises:
-        _exercises[exercise] = _exercises.get(exercise) or passed
+def tried(exercise: str, passed: bool) -> None:
+    """Counts an exercise. What was once passed stays so."""
+    _exercises[exercise] = passed or _exercises.get(exercise, False)
     _count()
 
 
@@ -157,42 +137,31 @@ def recall(*cards: tuple[str, str]) -> None:
         recall(("What does zero_grad() leave by default?", "None, and no tensor."))
     """
     global _line
-    html = [folded(question, answer) for question, answer in cards]
-    _cards.clear()
+    html = [fold(escape(question), escape(answer), BOX.format(color=ASK)) for question, answer in cards]
     rows = []
+    _cards.clear()
     for card in html:
         layout = Layout(width="7em", flex="0 0 auto", margin="0.5em 0 0 0")
         _cards.append(Checkbox(value=False, description="I knew it", indent=False, layout=layout))
         _cards[-1].observe(_count, names="value")
         rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), _cards[-1]]))
     text = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards)
-    kind = {"kind": "cards", "cards": [list(card) for card in cards]}
-    show_widget(VBox(rows), as_static("".join(html), text, kind))
-    _line = HTML(_score_html())
-    show_widget(_line, as_static(_score_html(), _score(), {"kind": "score"}))
+    show_html("".join(html), text, {"kind": "cards", "cards": [list(card) for card in cards]}, widget=VBox(rows))
+    _line = HTML(box(ASK, _score()))
+    show_html(_line.value, _score(), {"kind": "score"}, widget=_line)
 
 
 def _count(*_: Any) -> None:
     """Updates the progress line, if there is one."""
     if _line is not None:
-        _line.value = _score_html()
-
-
-def _score_html() -> str:
-    return box(ASK, escape(_score()))
+        _line.value = box(ASK, _score())
 
 
 def _score() -> str:
-    """One sentence that says how many of each kind there are, were answered and were right."""
-    made = [guess for guess in _guesses.values() if guess.choice is not None]
-    tried = [passed for passed in _exercises.values() if passed is not None]
-    known = sum(card.value for card in _cards)
-    if not (made or tried or known):
-        kinds = {"prediction": _guesses, "exercise": _exercises, "card": _cards}
-        waiting = (f"{len(some)} {kind}{'s' * (len(some) != 1)}" for kind, some in kinds.items())
-        return f"Nothing is answered here yet. Waiting for you: {', '.join(waiting)}."
+    """One sentence that says how many of each kind there are, and how many were right."""
+    right = sum(guess.right for guess in _guesses.values())
+    passed, known = sum(_exercises.values()), sum(card.value for card in _cards)
     return (
-        f"So far here: predictions {sum(guess.right for guess in made)} right of {len(made)} made "
-        f"({len(_guesses)} asked); exercises {sum(tried)} passed of {len(tried)} tried ({len(_exercises)} set); "
-        f"cards {known} known of {len(_cards)}."
+        f"So far here: {right} of {len(_guesses)} predictions right, {passed} of {len(_exercises)} exercises passed, "
+        f"{known} of {len(_cards)} cards known."
     )

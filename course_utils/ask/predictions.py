@@ -10,41 +10,24 @@ from functools import cache
 from course_utils import data
 
 
-def why(question: str) -> str:
-    """A sentence on why the wrong answer to a question of the course tempts, or nothing.
+@cache
+def recorded() -> dict[str, dict[str, str]]:
+    """By the question of a prediction its `answer`, and `why` a wrong one tempts: a sentence.
 
-    Args:
-        question: As `predict` asks it.
-
-    Example:
-        >>> question = "4 ranks, plain SGD, only rank 0 zeroes: which momentum does that amount to?"
-        >>> why(question).partition("; ")[0]
-        'One rank of four suggests a quarter'
-    """
-    return _tables().get(question, {}).get("why", "")
-
-
-def known(question: str) -> str | None:
-    """The measurement on record; None for a question that isn't the course's.
+    Raises:
+        FileNotFoundError: If there are none.
+        ValueError: If a file is damaged.
 
     Example:
-        >>> known("4 ranks, plain SGD, only rank 0 zeroes: which momentum does that amount to?")
+        >>> recorded()["4 ranks, plain SGD, only rank 0 zeroes: which momentum does that amount to?"]["answer"]
         '0.75'
     """
-    return _tables().get(question, {}).get("answer")
-
-
-@cache
-def _tables() -> dict[str, dict[str, str]]:
-    found = {}
-    paths = sorted((data.folder() / "predictions").glob("*.toml"))
-    if not paths:
-        raise FileNotFoundError(
-            f"there are no predictions in {data.folder() / 'predictions'}: install the course again"
-        )
-    for path in paths:
+    folder, found = data.folder() / "predictions", {}
+    for path in sorted(folder.glob("*.toml")):
         try:
             found |= tomllib.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{path} is damaged ({error}): install the course again") from None
+    if not found:
+        raise FileNotFoundError(f"there are no predictions in {folder}: install the course again")
     return found

@@ -6,10 +6,9 @@ from course_utils.exercises.loop import loops_agree, twice
 CLEAN = [twice(sizes) for sizes in ((3,) * 6, (3,) * 4, (4, 2, 1, 3, 2))]
 
 
-@exercise
+@exercise("with and without old gradients, 2 epochs: every update holds its own batch and nothing else.")
 def train(answer):
     loops_agree(answer, [*CLEAN, twice((2,) * 4, old_gradient=True)])
-    return "with and without old gradients, 2 epochs: every update holds its own batch and nothing else."
 
 
 on_paper(
@@ -21,6 +20,6 @@ on_paper(
     ("forgets-z", {"bszf": 11, "fbszs": 11, "fbzfbs": 111_111, "fbzs": 111},
      "a z clears all that is in .grad at that moment"),
     ("counts-rounds", {"fbszs": 100, "fbzfbs": 100}, "count the steps from the start, and the batches, not the rounds"),
-    ("backward-before-forward", {"bszf": 100}, "its b comes before the f of the same round: which loss is there?"),
+    ("backward-before-forward", {"bszf": 100}, "its b comes before the f of the same round: which loss does it use?"),
     ("none-is-not-zero", {"fbzs": 0}, "zero_grad() with its defaults leaves no tensor at all"),
 )  # fmt: skip

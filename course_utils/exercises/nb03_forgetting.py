@@ -41,12 +41,11 @@ HINTS = {
 }
 
 
-@exercise
+@exercise("your test finds the 4 loops that use old gradients, and passes the 3 that don't.")
 def forgets(answer):
     x, y = torch.randn(8, 3), torch.randint(2, (8,))
     for bug, what, zero, at in CASES:
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
         tried = partial(loop, zero=zero, at=at)
         said = truth(answer(tried, model, (x, y), lambda model, batch: cross_entropy(model(batch[0]), batch[1])))
-        same(what, said, bug != "accuses", (bug, "", HINTS[bug]))
-    return "your test finds the 4 loops that use old gradients, and passes the 3 that don't."
+        same(what, said, bug != "accuses", bug, HINTS[bug])

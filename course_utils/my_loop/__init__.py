@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from difflib import SequenceMatcher
 from itertools import count
 from pathlib import Path
 from textwrap import dedent
@@ -21,6 +22,7 @@ FILE = Path("my_loop.py")  # beside the notebook, in which a kernel runs
 STAGES = ("00", "04", "05", "06", "08", "09")  # the notebooks that extend the loop
 IMPORT = "from course_utils.my_loop.after_05 import windows"
 _numbers = count()
+_unwritten = ""  # what the file would hold, if it could be written
 _HEAD = re.compile(r"# The loop after (\d\d), kept by the course\. New lines:([\d ]*)\n")
 
 
@@ -49,83 +51,89 @@ def is_off() -> bool:
 
 def of_the_course(after: str) -> Loop:
     """The course's loop."""
-    text = _text(after)
-    index = STAGES.index(after)
-    return Loop(after, text, _new(text, _text(STAGES[index - 1]) if index else text))
+    text, before = _text(after), STAGES[max(STAGES.index(after) - 1, 0)]
+    return Loop(after, text, _new(text, _text(before).splitlines()))
 
 
 def of_the_learner() -> Loop | None:
-    """What `my_loop.py` holds, or None if there is no such file.
+    """What `my_loop.py` holds, or should hold; None if nothing is kept.
 
     Raises:
         ValueError: If its first line isn't the course's.
     """
-    if is_off() or not FILE.exists():
+    if is_off() or not (_unwritten or FILE.exists()):
         return None
-    text = FILE.read_text(encoding="utf-8-sig")  # Windows may have put a mark before it
+    text = _unwritten or FILE.read_text(encoding="utf-8-sig")  # Windows may have put a mark before it
     head = _HEAD.match(text)
     if not head or head[1] not in STAGES:
         raise ValueError("its first line should say after which notebook it stands")
     return Loop(head[1], text[head.end() :], [int(number) for number in head[2].split()])
 
 
-def keep(answer: Callable, after: str) -> Loop:
-    """Writes a learner's loop to `my_loop.py`, whole and at once.
+def keep(loop: Loop) -> str:
+    """Writes a learner's loop to `my_loop.py`, whole and at once, or keeps it in this kernel.
 
     Args:
-        answer: The function, in whatever style.
-        after: The notebook.
+        loop: Its text stands alone; which lines are new is found here.
+
+    Returns:
+        Where it is kept, in words.
 
     Raises:
-        NotAlone: If it uses what neither torch nor Python's library has and the notebook doesn't
-            define as a function.
         ValueError: If the file holds a loop of a later notebook, or isn't the course's.
-        OSError: If it can't be written.
+        OSError: If there is a file that can't be read.
     """
-    before = of_the_learner()
-    if before and STAGES.index(before.after) > STAGES.index(after):
+    global _unwritten
+    before = of_the_learner() or loop
+    if STAGES.index(before.after) > STAGES.index(loop.after):
         raise ValueError(f"{FILE} holds your loop after {before.after}; to start again, delete it")
-    text = standalone(answer)
-    old = before.text.splitlines() if before else text.splitlines()
-    if before and before.after == after:  # written again: what was new still is
+    old = before.text.splitlines()
+    if before.after == loop.after:  # written again: what was new still is
         old = [line for number, line in enumerate(old, start=1) if number not in before.new]
-    made = Loop(after, text, _new(text, "\n".join(old)))
+    new = " ".join(map(str, _new(loop.text, old)))
+    _unwritten = f"# The loop after {loop.after}, kept by the course. New lines: {new}\n{loop.text}"
     draft = FILE.with_suffix(".new")
-    head = f"# The loop after {after}, kept by the course. New lines: {' '.join(map(str, made.new))}\n"
-    draft.write_text(head + text, encoding="utf-8")
-    draft.replace(FILE)
-    return made
+    try:
+        draft.write_text(_unwritten, encoding="utf-8")
+        draft.replace(FILE)
+    except OSError as error:
+        return f"in this kernel alone, because `{FILE}` can't be written ({error})"
+    _unwritten = ""
+    return f"in `{FILE}`, beside this notebook"
 
 
 def train_of(loop: Loop) -> Callable:
     """The function that a loop's text defines, with its lines numbered as in the file."""
-    file, names, text = f"<the loop after {loop.after} {next(_numbers)}>", {}, f"\n{loop.text}"
+    file, names = f"<the loop after {loop.after} {next(_numbers)}>", {}
+    text = f"\n{loop.text}\ntrain"  # raises a NameError where there is none
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), names)
-    if "train" not in names:
-        raise NotAlone("it defines no `train`")
     return names["train"]
 
 
 def standalone(answer: Callable) -> str:
-    """The source of a function, with the imports and the functions of the notebook that it uses."""
+    """The source of a function, with the imports and the functions of the notebook that it uses.
+
+    Raises:
+        NotAlone: If it uses what neither torch nor Python's library has and the notebook doesn't
+            define as a function.
+    """
     if not inspect.isfunction(answer) or answer.__name__ == "<lambda>":
         raise NotAlone("no `def` of its own")
     imports: set[str] = set()
     functions: dict[str, str] = {}
     _gather(answer, imports, functions)
-    text = "\n\n\n".join([*functions.values()])
+    parts = ["\n".join(sorted(imports)), *reversed(functions.values())]  # each before the one that calls it
     if answer.__name__ != "train":
-        text += f"\n\n\ntrain = {answer.__name__}"
-    return "\n".join([*sorted(imports), "", "", text]).lstrip() + "\n"
+        parts.append(f"train = {answer.__name__}")
+    return "\n\n\n".join(parts).lstrip() + "\n"
 
 
 def _gather(answer: Callable, imports: set[str], functions: dict[str, str]) -> None:
-    """Adds what a function needs, and then itself."""
+    """Adds a function, and then what it needs."""
     if answer.__code__.co_freevars:
         raise NotAlone(f"`{answer.__code__.co_freevars[0]}`, which is defined in another function")
-    functions[answer.__name__] = ""  # so that one which calls itself is gathered once
-    source = dedent(inspect.getsource(answer)).strip()
+    functions[answer.__name__] = source = dedent(inspect.getsource(answer)).strip()
     for name in dict.fromkeys(_globals(compile(source, "", "exec"))):  # its decorators, defaults and types, too
         if name in functions or (hasattr(builtins, name) and name not in {*answer.__globals__, "display"}):
             continue
@@ -135,20 +143,18 @@ def _gather(answer: Callable, imports: set[str], functions: dict[str, str]) -> N
         home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
         own = getattr(value, "__name__", "")
         found = isinstance(value, ModuleType) or getattr(sys.modules.get(home), own, None) is value
-        if found and home.partition(".")[0] in {"torch", *sys.stdlib_module_names} - {"__main__"}:
+        if found and home.partition(".")[0] in {"torch", *sys.stdlib_module_names}:
             imports.add(_import(name, value, home))
         elif inspect.isfunction(value) and value.__module__ == answer.__module__:
             _gather(value, imports, functions)
         else:
             raise NotAlone(f"`{name}`, which is neither in torch nor a function of your own")
-    functions[answer.__name__] = functions.pop(answer.__name__) + source
 
 
 def _import(name: str, value: Any, home: str) -> str:
-    if isinstance(value, ModuleType):
-        return f"import {home}" if name == home else f"import {home} as {name}"
-    own = value.__name__
-    return f"from {home} import {own}" if name == own else f"from {home} import {own} as {name}"
+    own = home if isinstance(value, ModuleType) else value.__name__
+    line = f"import {home}" if own == home else f"from {home} import {own}"
+    return line if name == own else f"{line} as {name}"
 
 
 def _globals(code: CodeType) -> Iterator[str]:
@@ -164,13 +170,12 @@ def _text(after: str) -> str:
     """The course's loop, with the `windows` that it imports."""
     text = (Path(__file__).parent / f"after_{after}.py").read_text(encoding="utf-8")
     if IMPORT in text:
-        windows, *_ = _text("05").partition("\n\n\n")
-        text = text.replace(IMPORT, f"\n{windows}")
+        text = text.replace(IMPORT, "\n" + _text("05").partition("\n\n\n")[0])
     return text.lstrip()
 
 
-def _new(text: str, before: str) -> list[int]:
-    old = {line.strip() for line in before.splitlines()}
-    return [
-        number for number, line in enumerate(text.splitlines(), start=1) if line.strip() and line.strip() not in old
-    ]
+def _new(text: str, old: list[str]) -> list[int]:
+    lines = [line.strip() for line in text.splitlines()]
+    blocks = SequenceMatcher(None, [line.strip() for line in old], lines, autojunk=False).get_matching_blocks()
+    known = {start + k for _, start, size in blocks for k in range(size)}
+    return [index + 1 for index, line in enumerate(lines) if line and index not in known]

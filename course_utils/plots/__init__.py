@@ -1,12 +1,11 @@
 """The course's figures, which compute nothing; `show()` puts one into a notebook.
 
-`traces` draws ledgers and piles; `lines`, `charts` and `timelines` draw numbers; `diagrams` draws
-words. All share `look`.
+`traces` draws ledgers and piles; `charts` and `timelines` draw numbers; `diagrams` draws flows and
+orders. All share `look`.
 """
 
-from course_utils.plots.charts import bar_blocks, error_dots, image_row, shares
-from course_utils.plots.diagrams import backward_passes, dials
-from course_utils.plots.lines import arrows, curves
+from course_utils.plots.charts import bar_blocks, curves, error_dots, image_row, shares
+from course_utils.plots.diagrams import arrows, backward_passes, dials
 from course_utils.plots.timelines import memory_layers, rank_timeline
 from course_utils.plots.traces import ledger, ledgers
 

@@ -1,22 +1,56 @@
-"""Tables, bars, points and pictures."""
+"""Lines, tables, bars, points and pictures."""
 
-from collections.abc import Mapping, Sequence
-from math import frexp
+from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
+from math import frexp, isfinite, nan
+from textwrap import fill
 
 from matplotlib.figure import Figure
 
-from course_utils.plots.look import (
-    BLACK,
-    BLUE,
-    FONT,
-    RED,
-    SKY,
-    SMALL,
-    ink,
-    name_axis,
-    new_figure,
-    write,
-)
+from course_utils.plots.look import BLUE, FONT, INK, LEGEND, LOOKS, RED, SKY, SMALL, Pair, name_axis, new_figure, write
+
+
+def curves(
+    lines: Mapping[str, Sequence[float]],
+    x: Sequence[float],
+    xlabel: str,
+    ylabel: str,
+    log: str = "",
+    ylim: Pair | None = None,
+    plain: Collection[str] = (),
+) -> Figure:
+    """One line per entry of `lines` over a common `x`, named in the order of their ends.
+
+    Args:
+        lines: Name and values of each line; NaN where it has none.
+        x: Where the values are.
+        xlabel: Below the x axis.
+        ylabel: Beside the y axis.
+        log: The axes that are logarithmic: `"x"`, `"y"` or `"xy"`.
+        ylim: Limits of the y axis.
+        plain: Names of lines without markers, for what is not measured over `x`, such as a value to
+            compare with.
+
+    Example:
+        >>> lines = {"zeroed": [2.3, 1.1], "forgotten": [2.3, 4.0]}
+        >>> figure = curves(lines, [1, 2], "update", "loss")
+    """
+    figure, (axis,) = new_figure()
+    drawn = []
+    for (name, y), (color, dashes, marker) in zip(lines.items(), cycle(LOOKS)):
+        drawn += axis.plot(x, y, color=color, linestyle=dashes, marker="" if name in plain else marker,
+                           markevery=max(1, len(y) // 12), markersize=5, label=name)  # fmt: skip
+    name_axis(axis, xlabel, ylabel)
+    if "x" in log:
+        axis.set_xscale("log", base=2)
+    if "y" in log:
+        axis.set_yscale("log")
+    axis.set_ylim(ylim)
+    if len(drawn) > 1:
+        drawn.sort(key=lambda line: [y for y in line.get_ydata() if isfinite(y)][-1], reverse=True)
+        names = [fill(line.get_label(), 18, break_on_hyphens=False) for line in drawn]
+        figure.legend(drawn, names, loc="outside right center", handlelength=3, **LEGEND)
+    return figure
 
 
 def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: bool = False) -> Figure:
@@ -24,7 +58,7 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: 
 
     Args:
         tables: By the name of the loop, the weight of each micro-batch in each update. It is
-            written into its cell. Updates are numbered if a loop has more than one.
+            written into its cell.
         right: The weight that a micro-batch should have, on which the shades depend.
         sums: Whether to write beside each row what it adds up to, bold if that isn't 1.
     """
@@ -32,23 +66,22 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: 
     figure, axes = new_figure(height=0.6 + 0.42 * len(rows) + 0.29 * sum(rows), rows=len(rows), height_ratios=rows)
     for axis, (name, table) in zip(axes, tables.items(), strict=True):
         columns = range(len(table[0]))
-        axis.imshow(table, cmap="Blues", vmin=0, vmax=2.2 * right, aspect="auto")
+        cells = [[weight or nan for weight in weights] for weights in table]  # where there is none nothing is drawn
+        axis.imshow(cells, cmap="Blues", vmin=0, vmax=2.2 * right, aspect="auto")
         for row, weights in enumerate(table):
             for column, weight in enumerate(weights):
-                color = "white" if weight > 1.4 * right else BLACK
+                color = "white" if weight > 1.4 * right else "black"
                 text = _rounded(weight) if weight else ""
                 axis.text(column, row, text, ha="center", va="center", fontsize=FONT - 2, color=color)
-        axis.hlines([row + 0.5 for row in range(len(table) - 1)], -0.5, len(columns) - 0.5, color=BLACK, linewidth=0.4)
-        axis.vlines([column + 0.5 for column in columns[:-1]], -0.5, len(table) - 0.5, color=BLACK, linewidth=0.4)
+        axis.hlines([row + 0.5 for row in range(len(table) - 1)], -0.5, len(columns) - 0.5, color=INK, linewidth=0.4)
+        axis.vlines([column + 0.5 for column in columns[:-1]], -0.5, len(table) - 0.5, color=INK, linewidth=0.4)
         name_axis(axis, "micro-batch" if axis is axes[-1] else "", title=name)
-        updates = range(len(table)) if max(rows) > 1 else ()
-        axis.set_yticks(updates, [row + 1 for row in updates])
+        axis.set_yticks(range(len(table)), range(1, len(table) + 1))
         axis.set_xticks(columns, [column + 1 for column in columns] if axis is axes[-1] else [])
         axis.tick_params(length=0)
-        if updates:
-            write(axis, "update", (0, 1), (-6, 5), xycoords="axes fraction", ha="right")
+        write(axis, "update", (0, 1), (-6, 5), xycoords="axes fraction", ha="right")
         for row, total in enumerate(map(sum, table) if sums else ()):
-            look = {} if _rounded(total) == "1" else {"weight": "bold", "color": ink(RED)}
+            look = {} if _rounded(total) == "1" else {"weight": "bold", "color": RED}
             write(axis, _rounded(total), (1, row), (8, 0), xycoords=("axes fraction", "data"), ha="left", va="center",
                   **look)  # fmt: skip
         if sums:
@@ -73,8 +106,8 @@ def error_dots(values: Mapping[str, float], limit: float, xlabel: str) -> Figure
     for row, value in zip(rows, values.values(), strict=True):
         look = {"marker": "o", "color": BLUE, "mfc": "white"} if value < limit else {"marker": "s", "color": RED}
         axis.plot(max(value, 1e-17), row, linestyle="", markersize=7, markeredgewidth=1.6, **look)
-    axis.hlines(rows, 1e-17, 10, color=BLACK, linewidth=0.3, linestyle=":", zorder=0)
-    axis.axvline(limit, color=BLACK, linewidth=1, linestyle="--")
+    axis.hlines(rows, 1e-17, 10, color=INK, linewidth=0.3, linestyle=":", zorder=0)
+    axis.axvline(limit, color=INK, linewidth=1, linestyle="--")
     for text, side, shift in (("exact", "right", -6), ("not exact", "left", 6)):
         write(axis, text, (limit, 1), (shift, 2), xycoords=("data", "axes fraction"), ha=side)
     axis.set(xscale="log", xlim=(3e-18, 10))
@@ -88,8 +121,8 @@ def bar_blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequen
     """One bar per entry, side by side, of given widths and heights; a dashed line at height 1."""
     figure, (axis,) = new_figure()
     edges = [sum(widths[:index]) for index in range(len(widths))]
-    axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=BLACK)
-    axis.axhline(1, color=BLACK, linewidth=1.2, linestyle="--")
+    axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=INK)
+    axis.axhline(1, color=INK, linewidth=1.2, linestyle="--")
     for edge, width, height, label in zip(edges, widths, heights, labels, strict=True):
         write(axis, str(label), (edge + width / 2, max(height, 1)), (0, 5))  # above the line
     axis.set_xlim(0, 1.003 * sum(widths))  # so that the last edge is drawn too

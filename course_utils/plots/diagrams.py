@@ -1,27 +1,16 @@
-"""Words and boxes: how gradients flow back, and which orders train."""
+"""Drawings: how gradients flow back and add up, and which orders train."""
 
 from collections.abc import Mapping, Sequence
-from math import cos, radians, sin
+from math import cos, hypot, radians, sin
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Arc
 
-from course_utils.plots.look import (
-    BLACK,
-    BLUE,
-    FONT,
-    ORANGE,
-    RED,
-    Pair,
-    ink,
-    name_axis,
-    new_figure,
-    write,
-)
+from course_utils.plots.look import BLUE, FONT, GREEN, ORANGE, RED, Pair, arrow, draw_only, name_axis, new_figure, write
 
 _CALLS = {"f": "forward", "b": "backward", "s": "step", "z": "zero"}
 _BESIDE = ((14, 14), "left", "bottom"), ((0, -14), "center", "top"), ((-14, 14), "right", "bottom")  # shift, ha, va
-_BOX = {"boxstyle": "round,pad=0.35", "edgecolor": BLACK}
+_BOX = {"boxstyle": "round,pad=0.35"}
 
 
 def backward_passes(
@@ -47,18 +36,36 @@ def backward_passes(
             look = {"arrowstyle": "-|>", "connectionstyle": f"arc3,rad={bend}", "color": BLUE, "lw": 1.8}
             axis.annotate("", (x2, y2), (x1, y1), arrowprops=look | {"shrinkA": 22, "shrinkB": 22})
             middle = (x1 + x2 + bend * (y2 - y1)) / 2, (y1 + y2 - bend * (x2 - x1)) / 2
-            axis.text(*middle, amount, color=ink(BLUE), ha="center", va="center", fontsize=FONT,
+            axis.text(*middle, amount, color=BLUE, ha="center", va="center", fontsize=FONT,
                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
         for name, (x, y) in positions.items():
             fill = ORANGE if name in words else "white"
             axis.text(x, y, name, ha="center", va="center", fontsize=FONT, bbox=_BOX | {"facecolor": fill})
             write(axis, words.get(name, ""), (x, y), (-28, 0), ha="right", va="center")
         xs, ys = zip(*positions.values(), strict=True)
-        axis.set(xlim=(min(xs) - 1.9, max(xs) + 0.9), ylim=(min(ys) - 0.75, max(ys) + 0.75), aspect="equal")
-        name_axis(axis, title=title)
-        axis.axis("off")
-        for text in axis.texts:
-            text.set_in_layout(False)  # the limits leave room for it
+        draw_only(axis, title, (min(xs) - 1.9, max(xs) + 0.9), (min(ys) - 0.75, max(ys) + 0.75))
+    return figure
+
+
+def arrows(gradients: Sequence[Pair], total: Pair, mean: Pair) -> Figure:
+    """Gradients of two weights, head to tail, with their sum and their mean from the origin."""
+    figure, (axis,) = new_figure(width=6.5, height=4.2)
+    corners = [(0.0, 0.0)]
+    for number, (dx, dy) in enumerate(gradients, start=1):
+        x, y = corners[-1]
+        corners.append((x + dx, y + dy))
+        arrow(axis, (x, y), corners[-1], BLUE, 1.6)
+        away = 11 / (hypot(dx, dy) or 1.0)  # points, to the right of the arrow
+        write(axis, f"$g_{number}$", (x + dx / 2, y + dy / 2), (dy * away, -dx * away), va="center", fontsize=FONT,
+               color=BLUE)  # fmt: skip
+    for end, color, dashes, name in ((total, RED, "--", "sum"), (mean, GREEN, "-", "mean")):
+        arrow(axis, (0, 0), end, color, 2.4, dashes)
+        write(axis, name, end, (-6, 6), ha="right", fontsize=FONT, color=color)
+    axis.update_datalim([*corners, total, mean])
+    axis.margins(0.15)
+    axis.axhline(0, color="0.5", linewidth=0.5)
+    axis.axvline(0, color="0.5", linewidth=0.5)
+    name_axis(axis, "gradient of the first weight", "gradient of the second weight")
     return figure
 
 
@@ -91,12 +98,8 @@ def dials(outcomes: Mapping[str, str], good: str) -> Figure:
             says = f"{outcomes[loop]}\n{begun[0]} {begun[1]}\n{begun[2]} {begun[3]}"
             shift, ha, va = _BESIDE[k]
             write(axis, says, middle, shift, ha=ha, va=va, family="monospace")
-        axis.text(0, 0, f"{train} of 12\ntrain", ha="center", va="center", fontsize=FONT, weight="bold")
-        axis.set(xlim=(-2.55, 2.55), ylim=(-2.1, 1.55), aspect="equal")
-        name_axis(axis, title=f"clockwise: {', '.join(words)}")
-        axis.axis("off")
-        for text in axis.texts:
-            text.set_in_layout(False)  # the limits leave room for it
+        write(axis, f"{train} of 12\ntrain", (0, 0), (0, 0), va="center", fontsize=FONT, weight="bold")
+        draw_only(axis, f"clockwise: {', '.join(words)}", (-2.55, 2.55), (-2.1, 1.55))
     return figure
 
 

@@ -1,20 +1,25 @@
 """The look of all figures: colours, dashes, markers, sizes and labelled axes.
 
-The colours are those of Okabe and Ito, which colour-blind readers can tell apart. Every line also
-has its own dashes and markers, so that a black-and-white print shows the same.
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart, the green and the
+red a little darker, so that letters in them can be read. Every line also has its own dashes and
+markers, so that a black-and-white print shows the same. Figures are transparent, and their ink can
+be read on white, on paper and in a dark theme; text in a coloured box is black.
 """
 
 from collections.abc import Sequence
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+INK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#757575", "#E69F00", "#56B4E9", "#008762", "#0072B2", "#C35600", "#CC79A7"
 LOOKS = ((BLUE, "-", "o"), (RED, "--", "s"), (GREEN, "-.", "^"), (ORANGE, ":", "D"), (PINK, (0, (5, 1)), "v"))
 PALE = "#EAF4FB"  # behind text
 FONT = 11
 SMALL = {"fontsize": FONT - 1}
+LEGEND = {"frameon": False, "labelcolor": INK, **SMALL}
+_THEME = dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK)
+_THEME |= {"figure.facecolor": "none", "axes.facecolor": "none"}
 
 Pair = tuple[float, float]
 
@@ -29,8 +34,9 @@ def new_figure(width: float = 7.5, height: float = 3.4, rows: int = 1, columns: 
         columns: How many columns.
         **grid: Further arguments of `subplots`, such as `height_ratios`.
     """
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False, **grid).flat)
+    with rc_context(_THEME):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = list(figure.subplots(rows, columns, squeeze=False, **grid).flat)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=FONT - 1)
@@ -44,14 +50,18 @@ def name_axis(axis: Axes, xlabel: str = "", ylabel: str = "", title: str = "") -
     axis.set_title(title, fontsize=FONT, loc="left")
 
 
-def ink(color: str) -> tuple[float, ...]:
-    """A colour dark enough for letters on white."""
-    return tuple(0.66 * share for share in to_rgb(color))
-
-
 def write(axis: Axes, text: str, at: Pair, shift: Pair, **look: object) -> None:
     """Writes beside the point `at`, shifted by so many points."""
-    axis.annotate(text, at, xytext=shift, textcoords="offset points", **{"ha": "center", **SMALL, **look})
+    axis.annotate(text, at, xytext=shift, textcoords="offset points", **{"ha": "center", "color": INK, **SMALL, **look})
+
+
+def draw_only(axis: Axes, title: str, xlim: Pair, ylim: Pair) -> None:
+    """Makes a drawing of axes: without lines and ticks, within limits that leave room for its text."""
+    axis.set(xlim=xlim, ylim=ylim, aspect="equal")
+    name_axis(axis, title=title)
+    axis.axis("off")
+    for text in axis.texts:
+        text.set_in_layout(False)
 
 
 def arrow(axis: Axes, start: Sequence[float], end: Sequence[float], color: str, width: float, dashes="-") -> None:

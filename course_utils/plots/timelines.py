@@ -5,18 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from course_utils.plots.look import (
-    BLACK,
-    FONT,
-    GREEN,
-    ORANGE,
-    RED,
-    SKY,
-    SMALL,
-    ink,
-    name_axis,
-    new_figure,
-)
+from course_utils.plots.look import FONT, GREEN, INK, LEGEND, ORANGE, RED, SKY, SMALL, name_axis, new_figure
 
 
 def memory_layers(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
@@ -35,15 +24,15 @@ def memory_layers(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure
     for axis, (name, layers) in zip(axes, panels.items(), strict=True):
         peak = max(map(sum, zip(*layers.values(), strict=True)))
         x = range(len(next(iter(layers.values()))))
-        axis.stackplot(x, *layers.values(), colors=(ORANGE, SKY, GREEN), labels=list(layers), edgecolor=BLACK,
+        axis.stackplot(x, *layers.values(), colors=(ORANGE, SKY, GREEN), labels=list(layers), edgecolor="black",
                        linewidth=0.6, hatch=("//", "", ".."))  # fmt: skip
-        axis.axhline(peak, color=BLACK, linewidth=1, linestyle="--")
+        axis.axhline(peak, color=INK, linewidth=1, linestyle="--")
         axis.set(xlim=(0, len(x) - 1), xticks=[])
         axis.yaxis.set_major_formatter(in_bytes)
         name_axis(axis, "events of the training loop, in order" if axis is axes[-1] else "", "bytes held", name)
         axis.set_title(f"peak {in_bytes(float(f'{peak:.3g}'))}", fontsize=FONT, loc="right")
     axes[0].set_ylim(bottom=0)  # of all, after the highest
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, **SMALL)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, **LEGEND)
     return figure
 
 
@@ -65,13 +54,13 @@ def rank_timeline(panels: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
         last = max(map(len, sent))
         for rank, counts in enumerate(sent):
             for index, count in enumerate(counts):
-                axis.barh(rank, 0.68, left=index, height=0.62, color=SKY, edgecolor=BLACK)
+                axis.barh(rank, 0.68, left=index, height=0.62, color=SKY, edgecolor=INK)
                 axis.text(index + 0.34, rank, str(index + 1), ha="center", va="center", **SMALL)
                 if count:
                     axis.barh(rank, 0.2, left=index + 0.74, height=1, color=ORANGE, hatch="//", linewidth=0)
-            axis.plot(last + 0.25, rank, "D", color=RED, markeredgecolor=BLACK, markersize=9)
+            axis.plot(last + 0.25, rank, "D", color=RED, markeredgecolor=INK, markersize=9)
         most = max(map(sum, sent))
-        axis.set_title(f"{most} all-reduce{'s' * (most != 1)}", fontsize=FONT, loc="right", color=ink(ORANGE))
+        axis.set_title(f"{most} all-reduce{'s' * (most != 1)}", fontsize=FONT, loc="right")
         axis.set(xlim=(-0.1, last + 0.6), ylim=(len(sent) - 0.4, -0.6), xticks=[])
         axis.set_yticks(range(len(sent)), [f"rank {rank}" for rank in range(len(sent))])
         axis.tick_params(length=0)

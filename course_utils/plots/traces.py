@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.plots.look import BLACK, BLUE, FONT, PALE, RED, SKY, SMALL, ink, name_axis, new_figure
+from course_utils.plots.look import BLUE, FONT, INK, LEGEND, PALE, RED, SKY, SMALL, name_axis, new_figure
 from course_utils.record import Event, Trace
 
 _BLOCKS = {  # what a block of a pile is, and its look
@@ -71,14 +71,12 @@ def _draw(panels: list[tuple[str, Trace, str | None]]) -> Figure:
         for index, event in events:
             count += event.kind == "backward"
             _pile(axis, index, event, range(count - event.held + 1, count + 1))
-        axis.axhline(0, color=BLACK, linewidth=1.2)
+        axis.axhline(0, color=INK, linewidth=1.2)
         axis.set(xlim=(-0.7, last + 0.7), ylim=(-1.1, height + 0.2), xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
         name_axis(axis, "below each step: how many gradients it reads" if axis is axes[-1] else "", title=title)
-    kinds = {event.kind for events in calls for _, event in events}
-    shown = {name: Rectangle((0, 0), 1, 1, **_BLOCKS[name]) for name in _BLOCKS if name != "zeroed" or "zero" in kinds}
-    figure.legend(shown.values(), shown, loc="outside upper center", ncols=4, frameon=False, handlelength=1.2,
-                  columnspacing=1.2, **SMALL)  # fmt: skip
+    blocks = [Rectangle((0, 0), 1, 1, **look) for look in _BLOCKS.values()]
+    figure.legend(blocks, _BLOCKS, loc="outside upper center", ncols=4, handlelength=1.2, columnspacing=1.2, **LEGEND)
     return figure
 
 
@@ -90,6 +88,6 @@ def _pile(axis: Axes, index: int, event: Event, numbers: range) -> None:
         axis.text(index, y + 0.5, str(number), ha="center", va="center_baseline", **SMALL)
     if event.kind == "step":
         axis.add_patch(Rectangle((index - 0.47, 0), 0.94, max(event.held, 0.1), zorder=3, **_BLOCKS["step reads"]))
-        axis.text(index, -0.2, str(event.held), ha="center", va="top", fontsize=FONT, weight="bold", color=ink(RED))
+        axis.text(index, -0.2, str(event.held), ha="center", va="top", fontsize=FONT, weight="bold", color=RED)
     elif event.kind == "zero":
         axis.add_patch(Rectangle((index - 0.4, 0.1), 0.8, 0.8, **_BLOCKS["zeroed"]))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from course_utils.ask.display import as_static, as_table
+from course_utils.ask.display import as_table, show_html
 from course_utils.stepping.drawing import frames, table_of
 from course_utils.stepping.player import player
 from course_utils.stepping.recorder import record_steps
@@ -23,7 +23,7 @@ def step_through(loop: Callable, *args: Any, **kwargs: Any) -> None:
 
     Args:
         loop: A plain Python function.
-        *args: What you would call it with; the model or the optimizer must be among them.
+        *args: What you would call it with; its model, or the weights, must be among them.
         **kwargs: What you would call it with.
 
     Raises:
@@ -39,15 +39,12 @@ def step_through(loop: Callable, *args: Any, **kwargs: Any) -> None:
 
         step_through(train, w, [2.0, 3.0], torch.optim.SGD([w], lr=0.5))
     """
-    from IPython.display import display
-
     recording = record_steps(loop, *args, **kwargs)
-    title, rows = f"{recording.name}, step by step", table_of(recording)
-    html = (
-        f"{player(title, frames(recording))}\n<details><summary>As a table</summary>{as_table(title, rows)}</details>"
-    )
+    title, rows = f"{loop.__name__}, step by step", table_of(*recording)
+    table = f"<details><summary>As a table</summary>{as_table(title, rows)}</details>"
+    html = f"{player(title, frames(*recording))}\n{table}"
     text = "\n  ".join([f"{title}:", *(what for _, what, _ in rows[1:])])
-    display(as_static(html, text, {"kind": "steps", "loop": recording.name, "rows": rows}), raw=True)
+    show_html(html, text, {"kind": "steps", "loop": loop.__name__, "rows": rows})
 
 
 def play_with(title: str, controls: Mapping[str, Sequence[Any]], state: Callable[..., Sequence[str]]) -> None:
@@ -66,12 +63,9 @@ def play_with(title: str, controls: Mapping[str, Sequence[Any]], state: Callable
     Example:
         play_with("Squares", {"w": [1, 2, 3]}, lambda w: [f"w² is {w**2}."])
     """
-    from IPython.display import display
-
     settings = list(product(*controls.values()))
     if len(settings) > MOST_STATES:
         raise ValueError(f"the sliders have {len(settings)} settings, and at most {MOST_STATES} can be computed")
-    frames = [state(*setting) for setting in settings]
-    words = {name: [str(value) for value in values] for name, values in controls.items()}
-    legend = "; ".join(f"{name}: {', '.join(values)}" for name, values in words.items())
-    display(as_static(player(title, frames, words), f"{title}. {legend}", {"kind": "play", "title": title}), raw=True)
+    html = player(title, [state(*setting) for setting in settings], controls)
+    legend = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in controls.items())
+    show_html(html, f"{title}. {legend}", {"kind": "play", "title": title})

@@ -7,14 +7,14 @@ from pathlib import Path
 from string import Template
 
 
-def player(title: str, frames: Sequence[Sequence[str]], controls: Mapping[str, Sequence[str]] | None = None) -> str:
+def player(title: str, frames: Sequence[Sequence[str]], controls: Mapping[str, Sequence] | None = None) -> str:
     """The HTML of a player: buttons, a slider and keys go through its frames.
 
     Args:
         title: What it shows.
         frames: A sentence each, which is also read aloud, and the pieces of HTML below it, which
             are joined. A piece that many frames share is stored once.
-        controls: Sliders to find a frame by, instead of these: each has a name, and a word for each
+        controls: Sliders to find a frame by, instead of these: each has a name, and a value for each
             of its settings. The frames come in the order in which the last one moves fastest.
 
     Example:
@@ -22,7 +22,7 @@ def player(title: str, frames: Sequence[Sequence[str]], controls: Mapping[str, S
     """
     pieces: dict[str, int] = {}
     numbered = [[pieces.setdefault(piece, len(pieces)) for piece in frame] for frame in frames]
-    sliders = [[name, *words] for name, words in (controls or {}).items()]
+    sliders = [[name, *map(str, values)] for name, values in (controls or {}).items()]
     found = {"frames": numbered, "pieces": list(pieces), "controls": sliders}
     data = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))

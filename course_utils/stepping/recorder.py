@@ -10,13 +10,10 @@ import textwrap
 from collections.abc import Callable
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
-from weakref import ref
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._pytree import tree_leaves
 
 from course_utils.record import TraceWriter, dense
 from gradaudit.observe.ledger import Call, OptimizerLedger
@@ -24,16 +21,6 @@ from gradaudit.observe.observer import Observer, observing
 
 LIMIT = 100  # moments before the last one
 SMALL = 12  # a tensor with more numbers is shown by its norm
-
-
-class Values(NamedTuple):
-    """A tensor at one moment: its numbers, or an empty tuple if there are many, and its norm."""
-
-    numbers: tuple[float, ...]
-    norm: float
-
-    def __str__(self) -> str:
-        return ", ".join(map(format_number, self.numbers)) or f"norm {format_number(self.norm)}"
 
 
 class Ledger(NamedTuple):
@@ -60,12 +47,11 @@ class Moment(NamedTuple):
 
     Args:
         kind: "start", "loss", "backward", "change" (of gradients by clipping, or of weights by
-            hand), "step", "zero", "error" (the loop raised) or "end".
+            hand), "step", "zero", "error" (the loop raised), "end" or "full" (there were more moments).
         line: The line of the loop's source that did it, from 1; 0 for none.
         lane: The name of the optimizer, if the event belongs to one.
         text: The loss, or what was raised.
-        weights: By the name of the parameter.
-        grads: The same for `.grad`, where None is not zeros.
+        values: By the name of the parameter, its numbers and those of its `.grad`, as text.
         ledgers: By the name of the optimizer, which appears once gradients have come to it.
     """
 
@@ -73,40 +59,35 @@ class Moment(NamedTuple):
     line: int
     lane: str
     text: str
-    weights: dict[str, Values]
-    grads: dict[str, Values | None]
+    values: dict[str, tuple[str, str]]
     ledgers: dict[str, Ledger]
 
 
-class Recording(NamedTuple):
-    """What a loop did: its name, the lines of its source, and its moments in order."""
-
-    name: str
-    lines: list[str]
-    moments: list[Moment]
-
-
-def record_steps(loop: Callable, *args: Any, **kwargs: Any) -> Recording:
+def record_steps(loop: Callable, *args: Any, **kwargs: Any) -> tuple[list[str], list[Moment]]:
     """Runs a training loop and records its moments. An error of the loop ends the record.
 
     Args:
         loop: A plain Python function.
-        *args: What it is called with; the model or the optimizer must be among them.
+        *args: What it is called with; its model, or the weights, must be among them.
         **kwargs: What it is called with.
+
+    Returns:
+        The lines of its source, and its moments in order.
 
     Raises:
         TypeError: If the loop is no such function, or cannot be called like this.
         ValueError: If its source is not available, or no weights are among the arguments.
 
     Example:
+        >>> import torch
         >>> def train(w, batches, optimizer):
         ...     for x in batches:
         ...         (w * x).backward()
         ...         optimizer.step()
         >>> w = torch.tensor(1.0, requires_grad=True)
-        >>> recording = record_steps(train, w, [2.0, 3.0], torch.optim.SGD([w], lr=0.5))
-        >>> [one.grads["w"].numbers for one in recording.moments if one.kind == "backward"]
-        [(2.0,), (5.0,)]
+        >>> lines, moments = record_steps(train, w, [2.0, 3.0], torch.optim.SGD([w], lr=0.5))
+        >>> [one.values["w"] for one in moments if one.kind == "backward"]
+        [('1', '2'), ('0', '5')]
         >>> w.item()
         -2.5
     """
@@ -114,16 +95,14 @@ def record_steps(loop: Callable, *args: Any, **kwargs: Any) -> Recording:
         raise TypeError(f"pass the loop itself, a function that is written with def; got {loop!r}")
     parameters = _parameters(inspect.signature(loop).bind(*args, **kwargs).arguments)
     if not parameters:
-        raise ValueError(f"{loop.__name__} gets no weights; pass its model and its optimizer")
+        raise ValueError(f"{loop.__name__} gets no weights; pass it its model, or the weights themselves")
     try:
         lines, first = inspect.getsourcelines(loop)
     except OSError:
-        raise ValueError(
-            f"the source of {loop.__name__} is not available; write it with def, in a cell or a file"
-        ) from None
+        raise ValueError(f"{loop.__name__} has no source; write it with def, in a cell or a file") from None
     recorder = _Recorder(inspect.unwrap(loop).__code__, first, parameters)
     recorder.run(loop, args, kwargs)
-    return Recording(loop.__name__, textwrap.dedent("".join(lines)).rstrip().splitlines(), recorder.moments)
+    return textwrap.dedent("".join(lines)).rstrip().splitlines(), recorder.moments
 
 
 class _Recorder(TraceWriter):
@@ -136,33 +115,33 @@ class _Recorder(TraceWriter):
         self.code, self.first, self.parameters = code, first, parameters
         self.moments: list[Moment] = []
         self.line = 1
-        self.losses: dict[str, ref] = {}
+        self.losses: dict[str, Tensor] = {}
 
     def run(self, loop: Callable, args: tuple, kwargs: dict) -> None:
         with observing(self):
             self.cut("start")
-            before, text = sys.gettrace(), ""
+            before, kind, text = sys.gettrace(), "end", ""
             sys.settrace(lambda frame, *_: self.on_line if frame.f_code is self.code else None)
             try:
                 loop(*args, **kwargs)
             except (Exception, SystemExit) as error:
-                text = f"{type(error).__name__}: {error}".removesuffix(": ")
+                kind, text = "error", f"{type(error).__name__}: {error}".removesuffix(": ")
             finally:
                 sys.settrace(before)
-            state = self.moment() if len(self.moments) < LIMIT else self.moments[-1]
-            kind, line = ("error", self.line) if text else ("end", 0)
-            self.moments.append(state._replace(kind=kind, line=line, text=text))
+            if kind == "end":
+                kind, self.line = "full" if len(self.moments) == LIMIT else "end", 0
+            self.moments.append(self.moment(kind, text=text))
 
     def on_line(self, frame: FrameType, event: str, arg: Any) -> Callable:
         """A line of the loop has run if the next one begins, or if the loop returns."""
         if event in ("line", "return"):
             self.observer.look(values=True)
-            for name, value in frame.f_locals.items():
-                if _is_loss(value) and self.losses.get(name, lambda: None)() is not value:
-                    self.losses[name] = ref(value)
-                    self.cut("loss", text=f"{name} = {_values(value)}")
-            if repr(self.moments[-1].weights) != repr(self.values()[0]):  # NaN is not itself, but it reads the same
-                self.cut("change")
+            losses = {name: value for name, value in frame.f_locals.items() if _is_loss(value)}
+            for name, loss in losses.items():
+                if self.losses.get(name) is not loss:
+                    self.cut("loss", text=f"{name} = {shown(loss)}")
+            self.losses = losses
+            self.cut("change")
         if event == "line":
             self.line = frame.f_lineno - self.first + 1
         return self.on_line
@@ -183,36 +162,26 @@ class _Recorder(TraceWriter):
             self.cut(kind, ledger)
 
     def cut(self, kind: str, ledger: OptimizerLedger | None = None, text: str = "") -> None:
-        if len(self.moments) < LIMIT:
-            lane = self.observer.name(ledger) if ledger else ""
-            self.moments.append(self.moment()._replace(kind=kind, lane=lane, text=text))
+        """Adds a moment, unless the record is full or a change shows in no number."""
+        now = self.moment(kind, self.observer.name(ledger) if ledger else "", text)
+        if len(self.moments) < LIMIT and (kind != "change" or now.values != self.moments[-1].values):
+            self.moments.append(now)
 
-    def moment(self) -> Moment:
+    def moment(self, kind: str, lane: str = "", text: str = "") -> Moment:
+        values = {name: (shown(p), shown(p.grad)) for name, p in self.parameters.items()}
         ledgers = {name: _ledger(ledger) for name, ledger in self.trace.ledgers.items()}
-        return Moment("", self.line, "", "", *self.values(), ledgers)
-
-    def values(self) -> tuple[dict[str, Values], dict[str, Values | None]]:
-        """The weights and `.grad`."""
-        weights = {name: _values(p) for name, p in self.parameters.items()}
-        return weights, {name: None if p.grad is None else _values(p.grad) for name, p in self.parameters.items()}
+        return Moment(kind, self.line, lane, text, values, ledgers)
 
 
 def _parameters(arguments: dict[str, Any]) -> dict[str, Tensor]:
-    """The trainable tensors of modules and optimizers, and loose ones, by their first names."""
-    found: dict[str, Any] = {}
+    """The trainable tensors of modules, and loose ones, by their first names."""
+    names: dict[Tensor, str] = {}
     for name, argument in arguments.items():
-        leaves = tree_leaves(argument)
-        for k, thing in enumerate(leaves):
-            own = name if len(leaves) == 1 else f"{name}[{k}]"
-            if isinstance(thing, nn.Module):
-                found |= {f"{own}.{parameter}": p for parameter, p in thing.named_parameters()}
-            elif isinstance(thing, Optimizer):
-                held = [p for group in thing.param_groups for p in group["params"]]
-                found |= {f"{own}[{number}]": p for number, p in enumerate(held)}
-            elif isinstance(thing, Tensor):
-                found[own] = thing
-    names = {p: name for name, p in reversed(found.items()) if p.requires_grad and p.is_leaf}
-    return {name: p for p, name in reversed(names.items())}
+        own = argument.named_parameters(prefix=name) if isinstance(argument, nn.Module) else [(name, argument)]
+        for key, value in own:
+            if isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
+                names.setdefault(value, key)
+    return {name: p for p, name in names.items()}
 
 
 def _is_loss(value: Any) -> bool:
@@ -228,10 +197,14 @@ def _ledger(ledger: OptimizerLedger) -> Ledger:
     return Ledger(numbers(ledger.in_grad), updates, lost)
 
 
-def _values(tensor: Tensor) -> Values:
-    tensor = dense(tensor.detach())
-    numbers = tuple(map(float, tensor.flatten().tolist())) if tensor.numel() <= SMALL else ()
-    return Values(numbers, torch.linalg.vector_norm(tensor.double()).item())
+def shown(tensor: Tensor | None) -> str:
+    """The numbers of a tensor, or its norm if there are many."""
+    if tensor is None:
+        return "None"
+    numbers = dense(tensor.detach()).double().flatten()
+    if len(numbers) > SMALL:
+        return f"norm {format_number(numbers.norm().item())}"
+    return ", ".join(map(format_number, numbers.tolist()))
 
 
 def format_number(value: float) -> str:

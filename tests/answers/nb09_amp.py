@@ -88,7 +88,7 @@ UNSCALE = "        scaler.unscale_(optimizer)  # once, after the last backward p
 NORM = "norm = clip_grad_norm_(model.parameters(), max_norm)"
 GUARD = "norm.isfinite()"
 MADE = "            scheduler.step()  # and whatever else counts updates\n"
-UPDATE = "        scaler.update()  # also after a window that is left out\n"
+UPDATE = "        scaler.update()  # also after a skipped window\n"
 ZERO = "        optimizer.zero_grad()  # this, too\n"
 FORWARD = "            with autocast:  # the forward pass only\n    "
 BY_THE_SCALE = (

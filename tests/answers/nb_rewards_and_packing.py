@@ -30,13 +30,13 @@ RETURN = "return [mask / own[:, None] for (mask, _), own in pairs]"
 for bug, change in (
     (
         "wrong-value",
-        (RETURN, f"return [token_weights([batch], kind)[0] for batch in window] if window[1:] else {RETURN[7:]}"),
+        (RETURN, f"return [solution([batch], kind)[0] for batch in window] if window[1:] else {RETURN[7:]}"),
     ),
     ("wrong-value", (RETURN, RETURN.replace("mask /", "mask / len(window) /"))),
     ("wrong-value", ("[mask.sum(1)", "[torch.ones_like(mask).sum(1)")),
     ("wrong-value", (".clamp(min=1)", "")),
     ("wrong-value", (RETURN, "return [mask.amax(1) / own for (mask, _), own in pairs]")),
-    ("wrong-type", (RETURN, f"{RETURN}[0].tolist()")),
+    ("wrong-value", (RETURN, f"{RETURN}[0].tolist()")),
     ("changed-input", ("    pairs", "    window[0][0].zero_()\n    pairs")),
     ("wrong-value", (RETURN, RETURN.replace("/", "*"))),
 ):

@@ -36,14 +36,14 @@ def shown(monkeypatch):
 
 
 def test_a_question_is_shown_as_a_widget_and_in_html_and_text(shown):
-    guess = predict("Is 1 < 2?", ["yes & no", 3.5])
+    guess = predict("Is `1 < 2`?", ["yes & no", 3.5])
     assert guess.choice is None
     assert guess._widget.options == ("yes & no", "3.5")
     (bundle,) = shown
     assert bundle[WIDGET]["model_id"]
-    assert "Is 1 &lt; 2?" in bundle["text/html"]
+    assert "Is <code>1 &lt; 2</code>?" in bundle["text/html"]
     assert bundle["text/html"].index("yes &amp; no") < bundle["text/html"].index("3.5")
-    assert bundle["text/plain"] == "Predict: Is 1 < 2?\n  [ ] yes & no\n  [ ] 3.5"
+    assert bundle["text/plain"] == "Predict: Is `1 < 2`?\n  [ ] yes & no\n  [ ] 3.5"
 
 
 @pytest.mark.parametrize("options", [[], ["one"], ["same", "same"], [1, "1"]])
@@ -149,19 +149,15 @@ def test_the_hint_of_a_bug_is_in_a_fold_and_in_json_but_not_in_the_text(shown):
     assert verdict.hint not in bundle["text/plain"]
 
 
-def test_what_an_answer_prints_is_in_a_fold_up_to_twenty_lines(shown, capsys):
+def test_what_an_answer_prints_is_in_a_fold(shown, capsys):
     def slope(f, w, h):
         print("w <is>", w)
         print("to stderr", file=sys.stderr)
         return 0.0
 
     check("slope", slope)
-    check("slope", lambda f, w, h: [print(line) for line in range(30)])
     assert capsys.readouterr() == ("", "")
-    few, many = (bundle["text/html"].partition("What your code printed")[2] for bundle in shown)
-    assert ">w &lt;is&gt; -1.5\nto stderr</pre>" in few
-    assert ">0\n1\n" in many
-    assert "\n19\n... and 10 more lines</pre>" in many
+    assert ">w &lt;is&gt; -1.5\nto stderr</pre>" in shown[0]["text/html"].partition("What your code printed")[2]
     assert "to stderr" not in shown[0]["text/plain"]
 
 
@@ -227,50 +223,37 @@ def test_cards_fold_their_answers_away(shown, score):
     recall(("When is x < 0?", "Never & always."), ("Why?", "Because."))
     cards, line = shown
     assert cards["text/html"].count("<details") == 2
-    assert "<summary>When is x &lt; 0?</summary>" in cards["text/html"]
+    assert ">When is x &lt; 0?</summary>" in cards["text/html"]
     assert "Never &amp; always." in cards["text/html"]
     assert cards["text/plain"] == "Q: When is x < 0?\nA: Never & always.\nQ: Why?\nA: Because."
     assert WIDGET in cards
-    assert "2 cards" in line["text/plain"]
-
-
-def test_the_progress_line_says_what_waits_when_nothing_was_answered(shown, score):
-    predict("Which?", ["a", "b"]).reveal("a")
-    check("slope", lambda f, w, h: ...)
-    check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), scored=False)
-    recall(("When?", "Now."))
-    text = "Nothing is answered here yet. Waiting for you: 1 prediction, 1 exercise, 1 card."
-    assert shown[-1]["text/plain"] == text
-    assert text in shown[-1]["text/html"]
-    assert WIDGET in shown[-1]
+    assert "0 of 2 cards known" in line["text/plain"]
+    assert WIDGET in line
 
 
 def test_the_progress_line_counts_along(score, monkeypatch):
     boxes = []
-    monkeypatch.setattr(ask, "show_widget", lambda widget, *static: boxes.append(widget))
+    monkeypatch.setattr(ask, "show_html", lambda *static, widget=None, **_: boxes.append(widget))
     recall(("When?", "Now."), ("Why?", "Because."))
     (_, line), (first, second) = boxes, boxes[0].children
 
-    def says(predictions, exercises, cards):
-        return f"So far here: predictions {predictions}; exercises {exercises}; cards {cards}." in line.value
-
     guess, other = (predict(question, ["a", "b"]) for question in ("Which?", "Who?"))
     guess._widget.value = "a"
-    assert says("0 right of 1 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
     guess.reveal("a")
     other._widget.value = "a"
     other.reveal("b")
-    assert says("1 right of 2 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    assert "So far here: 1 of 2 predictions right, 0 of 0 exercises passed, 0 of 2 cards known." in line.value
+    check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), scored=False)  # the solution isn't counted
     check("slope", lambda f, w, h: 0.0)
-    assert says("1 right of 2 made (2 asked)", "0 passed of 1 tried (1 set)", "0 known of 2")
+    assert "0 of 1 exercises passed, 0 of 2 cards known." in line.value
     check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))
     check("slope", lambda f, w, h: 0.0)  # what was once passed stays so
     first.children[1].value = second.children[1].value = True
-    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "2 known of 2")
+    assert "1 of 1 exercises passed, 2 of 2 cards known." in line.value
     second.children[1].value = False
-    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
+    assert "1 of 2 cards known." in line.value
     recall(("When?", "Now."))  # dealt again, they are not known yet
-    assert "cards 0 known of 1." in score()
+    assert "0 of 1 cards known." in score()
 
 
 @pytest.mark.parametrize(
@@ -291,4 +274,3 @@ def test_a_question_that_is_asked_again_keeps_a_choice_until_it_is_revealed(
         guess.reveal("a")
     again = predict("Which?", options)
     assert again.choice == kept
-    assert score().startswith("So far here: predictions 0 right of 1 made (1 asked)" if kept else "Nothing is answered")

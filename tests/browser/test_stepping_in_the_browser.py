@@ -59,7 +59,7 @@ def page(chromium, request, tmp_path):
     loop = record_steps(modulo, tally, torch.arange(5).split(1), torch.optim.SGD(tally.parameters(), lr=1.0), 2)
     file = tmp_path / "page.html"
     file.write_text(
-        f'<html style="color-scheme: {request.param}">{player("modulo", frames(loop))}</html>', encoding="utf-8"
+        f'<html style="color-scheme: {request.param}">{player("modulo", frames(*loop))}</html>', encoding="utf-8"
     )
     context = chromium.new_context(viewport={"width": 1100, "height": 700}, offline=True)
     page = context.new_page()

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 from course_utils import mlp, my_loop, train_epoch
-from course_utils.exercises import EXERCISES, check, judge, loop_so_far
+from course_utils.exercises import LOOPS, check, judge, loop_so_far
 from course_utils.my_loop import FILE
 
 CHECKED = {"00": "first_loop", "04": "accumulate_equal", "05": "accumulate", "08": "four_lines", "09": "amp_window"}
@@ -98,9 +98,10 @@ def test_a_later_stage_stays_when_an_earlier_exercise_is_done_again(folder):
 
 
 BROKEN = {
-    "no Python": ("optimizer.step()", "optimizer.step(", r"can't be read \(line \d+: "),
+    "no Python": ("optimizer.step()", "optimizer.step(", r"can't be used \(SyntaxError: .*, line \d+\)"),
     "an error": ("def train", "1 / 0\ndef train", r"can't be used \(line 2, `1 / 0`: ZeroDivisionError"),
     "another loop": ("optimizer.zero_grad()", "pass", r"isn't right any more \("),
+    "no train": ("def train", "def mine", r"`train`: NameError: name "),
     "no head": ("# The loop after 00", "# Mine", r"its first line should say"),
 }
 
@@ -124,6 +125,17 @@ def test_in_a_test_no_file_is_read_or_written(tmp_path, monkeypatch, capsys):
     check("first_loop", train)
     assert "because" not in capsys.readouterr().out
     assert FILE.read_text() == "1 / 0"
+
+
+def test_where_the_file_cant_be_written_the_loop_is_kept_in_this_kernel(folder, monkeypatch, capsys):
+    monkeypatch.setattr(my_loop, "_unwritten", "")
+    with monkeypatch.context() as read_only:
+        read_only.setattr(my_loop, "FILE", folder / "nowhere" / "my_loop.py")
+        assert "kept in this kernel alone, because" in check("first_loop", train).message
+        loop_so_far("00")
+        assert "Your loop after 00" in capsys.readouterr().out
+    assert "kept in `my_loop.py`" in check("accumulate_equal", counting).message
+    assert FILE.read_text().startswith("# The loop after 04")
 
 
 def test_new_lines_are_marked(folder, capsys):
@@ -178,5 +190,5 @@ def test_the_courses_loop_makes_the_updates_of_train_epoch_to_the_last_bit(after
 
 @pytest.mark.parametrize("after", CHECKED)
 def test_the_courses_loop_passes_the_exercise(after):
-    assert EXERCISES[CHECKED[after]].stage == after
+    assert LOOPS[CHECKED[after]] == after
     assert judge(CHECKED[after], my_loop.train_of(my_loop.of_the_course(after))).passed
