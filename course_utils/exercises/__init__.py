@@ -16,9 +16,11 @@ from course_utils import my_loop
 from course_utils.ask import tried
 from course_utils.ask.display import ASK, RIGHT, WRONG, show_loop, show_verdict
 from course_utils.exercises.deadline import Endless, line_of, run, uncalled
-from course_utils.exercises.judging import EXERCISES, Mistake, Verdict
+from course_utils.exercises.judging import EXERCISES, Mistake, Verdict, wrong_type
 
 NOT_TRIED = {"not-attempted", "interrupted"}  # these say nothing about the answer
+# The exercises in which the learner's loop grows, and the notebook after which it is kept: see `my_loop`.
+LOOPS = {"first_loop": "00", "accumulate_equal": "04", "accumulate": "05", "four_lines": "08", "amp_window": "09"}
 
 
 def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) -> Verdict:
@@ -46,7 +48,7 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
     verdict = judge(exercise, answer, limit)
     if scored:
         tried(exercise, verdict.passed)
-        if verdict.passed and EXERCISES[exercise].stage and not my_loop.is_off():
+        if verdict.passed and exercise in LOOPS and not my_loop.is_off():
             verdict = replace(verdict, message=f"{verdict.message} {_kept(exercise, answer)}")
     message = verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
@@ -84,8 +86,7 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
     found, printed = EXERCISES[name], StringIO()
     if not isinstance(answer, found.takes):
         kind = "function" if found.takes is Callable else found.takes.__name__
-        hint = "Read in the task what form the answer takes. A function is passed itself, without parentheses."
-        return Verdict("wrong-type", f"expected a {kind}, got {repr(answer)} ({type(answer).__name__}).", hint)
+        return wrong_type(f"expected a {kind}, got {repr(answer)} ({type(answer).__name__}).").verdict
     limit += found.extra
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     with (
@@ -98,7 +99,7 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
         warnings.simplefilter("default")
         torch.set_default_dtype(torch.float64)  # as the notebooks' set-up does; in bfloat16 no tolerance would hold
         try:
-            verdict = Verdict("", run(lambda: found.judge(answer), limit))
+            verdict = Verdict("", run(lambda: found.judge(answer), limit) or found.says)
         except BaseException as error:
             verdict = _verdict(error, answer, limit)
     torch.set_default_dtype(dtype)
@@ -121,25 +122,23 @@ def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
         hint = "Which line should end the loop, and which value has to change before it can?"
         return Verdict("endless", f"stopped: it was still running after {limit:g} seconds{inside}.", hint)
     said = f"{where or 'calling your function, or reading its result'}: {type(error).__name__}: {error}"
-    hint = "Print the values that this line uses. Are they what the task promises?"
-    if isinstance(error, NameError | AttributeError):
-        hint = "Is every name in that line spelled as in the cells above, and have they run?"
+    hint = "Is every name in that line spelled as in the cells above, and have they run? Print the values that it uses."
     return Verdict("raises", said, hint)
 
 
 def _kept(exercise: str, answer: Callable) -> str:
     """Keeps a right answer, and says so, or why not."""
     try:
-        loop = my_loop.Loop(EXERCISES[exercise].stage, my_loop.standalone(answer), [])
+        loop = my_loop.Loop(LOOPS[exercise], my_loop.standalone(answer), [])
         if not (alone := judge(exercise, my_loop.train_of(loop))).passed:
             return f"It isn't kept, because in a file of its own it fails: {alone.message}"
         return f"It is kept {my_loop.keep(loop)}."
     except my_loop.NotAlone as needs:
         return f"It isn't kept in `{my_loop.FILE}`, because it uses {needs}."
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         return f"It isn't kept: {error}."
-    except Exception as error:  # whatever its source does in a file of its own
-        return f"It isn't kept, because in a file of its own it fails: {type(error).__name__}: {error}."
+    except Exception as error:  # whatever the answer's source does in a file of its own
+        return f"It isn't kept: {type(error).__name__}: {error}."
 
 
 def loop_so_far(after: str) -> Callable:
@@ -167,15 +166,13 @@ def loop_so_far(after: str) -> Callable:
     train = my_loop.train_of(loop)
     try:
         if (own := my_loop.of_the_learner()) and own.after == after:
-            exercise = next(name for name, each in EXERCISES.items() if each.stage == after)
+            exercise = next(name for name in LOOPS if LOOPS[name] == after)
             mine = run(lambda: my_loop.train_of(own), 20.0)
             verdict = judge(exercise, mine)
             loop, train = (own, mine) if verdict.passed else (loop, train)
             says = "" if verdict.passed else f"isn't right any more ({verdict.message.removesuffix('.')})"
         elif own:
             says = f"holds your loop after {own.after}"
-    except SyntaxError as error:
-        says = f"can't be read (line {error.lineno}: {error.msg})"
     except (Exception, SystemExit, Endless) as error:  # whatever somebody has written into the file
         where = f"{line}: " if (line := line_of(error.__traceback__)) else ""
         says = f"can't be used ({where}{type(error).__name__}: {error})"

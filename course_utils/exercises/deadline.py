@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from traceback import walk_tb
+from traceback import extract_tb
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -62,12 +62,8 @@ def run(function: Callable[[], Any], seconds: float) -> Any:
 
 def line_of(traceback: TracebackType | None) -> str:
     """The innermost line of the learner's code, as ``line 3, `while True:` ``, or nothing."""
-    learners = [
-        (frame.f_code.co_filename, number)
-        for frame, number in walk_tb(traceback)
-        if not frame.f_code.co_filename.startswith(_LIBRARIES)
-    ]
-    return _line(*learners[-1]) if learners else ""
+    learners = [frame for frame in extract_tb(traceback) if not frame.filename.startswith(_LIBRARIES)]
+    return f"line {learners[-1].lineno}, `{learners[-1].line}`" if learners else ""
 
 
 def uncalled(function: Callable) -> str:
@@ -75,10 +71,6 @@ def uncalled(function: Callable) -> str:
     code = getattr(function, "__code__", None)
     for name, after in pairwise(dis.get_instructions(code) if code else ()):
         if (name.opname, after.opname) == ("LOAD_ATTR", "POP_TOP"):
-            return _line(code.co_filename, name.positions.lineno)
+            line = name.positions.lineno
+            return f"line {line}, `{linecache.getline(code.co_filename, line).strip()}`"
     return ""
-
-
-def _line(file: str, number: int) -> str:
-    code = linecache.getline(file, number).strip()
-    return f"line {number}" + (f", `{code}`" if code else "")

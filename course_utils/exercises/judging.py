@@ -1,12 +1,11 @@
 """Parts of all exercises: registry, verdicts, the comparison of an answer with a solution.
 
-An exercise is a function that runs an answer on its cases, raises a `Mistake` for the first thing
-that is wrong, and returns a sentence that says what was tried.
+An exercise is a function that runs an answer on its cases, and raises a `Mistake` for the first
+thing that is wrong.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from reprlib import repr
 from typing import Any
@@ -60,42 +59,40 @@ class Exercise:
     """One exercise.
 
     Args:
-        judge: Runs an answer, raises a `Mistake` or returns what was tried.
+        judge: Runs an answer on its cases, and raises a `Mistake` for the first thing that is wrong.
+        says: What was tried, for an answer without a mistake; unless `judge` returns that.
         takes: What an answer is.
         praise: How the verdict on an answer without a mistake begins.
         extra: Seconds beyond the limit, where processes have to start.
-        stage: The stage of the learner's loop that a right answer is, as "04"; see `my_loop`.
     """
 
-    judge: Callable[[Any], str]
+    judge: Callable[[Any], str | None]
+    says: str
     takes: Any = Callable
     praise: str = "Right."
     extra: float = 0.0
-    stage: str = ""
 
 
 EXERCISES: dict[str, Exercise] = {}  # by name
 
 
-def exercise(judge: Callable[[Any], str] | None = None, **more: Any) -> Callable:
-    """Registers a function as the exercise of its name; `more` are fields of `Exercise`."""
-    if judge is None:
-        return partial(exercise, **more)
-    EXERCISES[judge.__name__] = Exercise(judge, **more)
-    return judge
+def exercise(says: str, **more: Any) -> Callable:
+    """Registers a function as the exercise of its name; for the arguments see `Exercise`."""
+
+    def register(judge: Callable[[Any], str | None]) -> Callable:
+        EXERCISES[judge.__name__] = Exercise(judge, says, **more)
+        return judge
+
+    return register
 
 
 # An answer beside a solution.
 
-Bug = tuple[str, str, str]  # a mistake's name, how it comes about, and a hint
-
 BY_HAND = "Take a small case, work it out by hand step by step, and compare every value on the way."
-WRONG_VALUE = "wrong-value", "", BY_HAND
 OWNED = "The caller owns what your function is given and uses it again. Which line of yours writes to it?"
-CHANGED_INPUT = "changed-input", "", OWNED
 
 
-def compare(watch: Callable, answer: Any, solution: Any, cases: Sequence, **mistakes: Bug) -> None:
+def compare(watch: Callable, answer: Any, solution: Any, cases: Sequence, **mistakes: tuple[str, str]) -> None:
     """Raises a `Mistake` for the first thing in which an answer differs from a solution.
 
     Args:
@@ -103,7 +100,7 @@ def compare(watch: Callable, answer: Any, solution: Any, cases: Sequence, **mist
         answer: The learner's.
         solution: A correct answer.
         cases: The cases that both are run on.
-        **mistakes: The mistake that shows in a thing of this name.
+        **mistakes: The mistake that shows in a thing of this name, and its hint.
     """
 
     def seen(function: Any, case: Any) -> Mapping[str, Any]:
@@ -115,28 +112,31 @@ def compare(watch: Callable, answer: Any, solution: Any, cases: Sequence, **mist
         try:
             got = seen(answer, case)
             for name, value in want.items():
-                same(name, got[name], value, mistakes.get(name, WRONG_VALUE))
+                same(name, got[name], value, *mistakes.get(name, ()))
         except Mistake as mistake:
             raise Mistake(mistake.verdict.bug, f"{case}: {mistake}", mistake.verdict.hint) from None
 
 
-def same(what: str, got: Any, want: Any, otherwise: Bug = WRONG_VALUE, wrong: Sequence = ()) -> None:
+def same(what: str, got: Any, want: Any, bug: str = "wrong-value", hint: str = BY_HAND) -> None:
     """Raises a `Mistake` unless a value is as it should be.
 
     Args:
         what: The name of the value, for the message.
         got: The learner's value; one with a method `compare` compares itself.
         want: The correct one.
-        otherwise: The mistake of a value that is none of the known wrong ones.
-        wrong: For each known wrong value its name, the value, how it comes about, and a hint.
+        bug: The mistake of a value that differs.
+        hint: What to look at then.
     """
     if hasattr(want, "compare") and type(got) is type(want):
         got.compare(want)
     elif not agree(got, want):
-        known = [(bug, says, hint) for bug, value, says, hint in wrong if agree(got, value)]
-        bug, says, hint = [*known, otherwise][0]
-        shows = got if what == "input" else f"{what}: expected {shown(want):.300}, got {shown(got):.300}"
-        raise Mistake(bug, f"{shows}: {says}." if says else f"{shows}.", hint)
+        raise Mistake(bug, f"{what}: expected {shown(want):.300}, got {shown(got):.300}.", hint)
+
+
+def unchanged(now: Any, before: Any) -> None:
+    """Raises a `Mistake` if an answer has changed the tensors or numbers that it was given."""
+    if not agree(now, before, 0.0, 0.0):
+        raise Mistake("changed-input", "your function changed what it was given.", OWNED)
 
 
 def on_paper(name: str, right: Mapping[str, Any], says: str, hint: str, *wrong: tuple[str, Mapping, str]) -> None:
@@ -151,7 +151,7 @@ def on_paper(name: str, right: Mapping[str, Any], says: str, hint: str, *wrong: 
             about. The first that explains a number is named, with what it explains.
     """
 
-    def judge(answer: Mapping) -> str:
+    def judge(answer: Mapping) -> None:
         if empty := [blank for blank in right if answer.get(blank, ...) is ...]:
             raise not_attempted(f"nothing is written for {', '.join(empty)} yet.")
         got = {blank: None if answer[blank] is None else number(answer[blank]) for blank in right}
@@ -160,9 +160,8 @@ def on_paper(name: str, right: Mapping[str, Any], says: str, hint: str, *wrong: 
             if explained := [blank for blank in off if blank in numbers and agree(got[blank], numbers[blank])]:
                 wrote = " and ".join(f"{blank} = {shown(got[blank])}" for blank in explained)
                 raise Mistake(bug, f"you wrote {wrote}: {how}.", hint)
-        return says
 
-    EXERCISES[name] = Exercise(judge, takes=dict)
+    EXERCISES[name] = Exercise(judge, says, takes=dict)
 
 
 def agree(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
@@ -187,16 +186,14 @@ def shown(value: Any) -> str:
 # What an answer returned.
 
 
-def read_all(result: object, at_most: int) -> object:
-    """The value that an answer returned, with at most so many entries of a generator."""
-    return list(islice(result, at_most)) if isinstance(result, Iterator) else result
-
-
 def returned(value: object, what: str) -> Any:
-    """The value that an answer returned, unless that is nothing; `what` is for the message."""
+    """The value that an answer returned, unless that is nothing; `what` is for the message.
+
+    Of an iterator, a list of its first 1000 entries.
+    """
     if value is None or value is Ellipsis:
         raise not_attempted(f"your function returned {value}; it should return {what}.")
-    return value
+    return list(islice(value, 1000)) if isinstance(value, Iterator) else value
 
 
 def number(value: object) -> float:
@@ -210,8 +207,9 @@ def number(value: object) -> float:
 
 def numbers(got: object, expected: int, what: str) -> list[float]:
     """The numbers that an answer returned; `what` is for the message, `expected` their count."""
+    got = returned(got, what)
     try:
-        values = list(islice(returned(got, what), expected + 100))
+        values = list(islice(got, expected + 100))
     except TypeError:
         raise wrong_type(f"expected {what}, got {repr(got)}.") from None
     if expected and not values:
@@ -225,8 +223,3 @@ def truth(value: object) -> bool:
     if isinstance(value, bool) or getattr(value, "shape", None) == ():
         return bool(value)
     raise wrong_type(f"expected True or False, got {repr(value)}.")
-
-
-def changed(now: Any, before: Any) -> str:
-    """How the answer changed the tensors that it was given; empty if it did not."""
-    return "" if agree(now, before, 0.0, 0.0) else "your function changed what it was given"

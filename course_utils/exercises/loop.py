@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils import get_total_norm, parameters_to_vector
 
-from course_utils.exercises.judging import CHANGED_INPUT, Mistake, agree, changed, compare, not_attempted, same, shown
+from course_utils.exercises.judging import Mistake, agree, compare, not_attempted, numbers, returned, shown, unchanged
 from course_utils.loops import train_epoch
 from course_utils.memory import saved_bytes
 from course_utils.models import Tally, mlp
@@ -49,7 +49,6 @@ class Case:
 
     old_gradient = False  # whether an earlier backward pass has left something in `.grad`
     max_norm = 0.0
-    spikes: dict[int, float] = {}  # noqa: RUF012  # for some batches, by what their gradient is multiplied
 
     def __init__(self, *calls: Sequence[int], **settings: Any):
         self.calls, self.settings = calls, settings
@@ -72,12 +71,11 @@ class Counter(Tally):
 
     Args:
         owner: The batch of each sample.
-        factors: By what the gradient of each sample's loss is multiplied.
     """
 
-    def __init__(self, owner: Tensor, factors: Tensor):
+    def __init__(self, owner: Tensor):
         super().__init__(len(owner))
-        self.owner, self.factors, self.ran, self.net = owner, factors, set(), mlp(3, 5, 2)
+        self.owner, self.ran, self.net = owner, set(), mlp(3, 5, 2)
 
     def count(self, batch: Tensor) -> Tensor:
         """The entries of these samples, as zeros that notice when a gradient comes back."""
@@ -88,10 +86,7 @@ class Counter(Tally):
 
     def forward(self, batch: Tensor) -> Tensor:
         inputs = torch.sin((batch[:, None] + 1) * torch.arange(1, 4))
-        losses = self.net(inputs).square().sum(1) + self.count(batch)
-        if losses.requires_grad:  # acts on the gradient alone: where it is infinite, the loss is finite
-            losses.register_hook(lambda gradient: gradient * self.factors[batch])
-        return losses
+        return self.net(inputs).square().sum(1) + self.count(batch)
 
 
 class Step(NamedTuple):
@@ -104,7 +99,7 @@ class Step(NamedTuple):
     ran: set[int]  # the batches through which a gradient had come back
 
 
-def numbers(indices: set[int]) -> str:
+def listed(indices: set[int]) -> str:
     """Batches as messages count them: from 1, over all calls."""
     return shown(["old" if index < 0 else index + 1 for index in sorted(indices)])
 
@@ -112,20 +107,18 @@ def numbers(indices: set[int]) -> str:
 class Loop:
     """The model, data and optimizer of a learner's loop, and a record of its updates."""
 
-    name, weights, peak = "", None, 0  # says of which model, where there are several; what there is at the end
+    name, peak = "", 0  # says of which model, where there are several; bytes that its backward passes need
 
     def __init__(self, case: Case, model: type[Counter] = Counter):
         sizes = torch.tensor([size for call in case.calls for size in call])
         owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-        factors = torch.tensor([case.spikes.get(index + 1, 1.0) for index in owner.tolist()])
         self.case, self.samples, self.k, self.steps = case, torch.arange(len(owner)), 0, []  # k: the call that runs
         self.owner = torch.cat([owner, torch.tensor([-1])])  # -1 has a gradient that was there before
-        self.model = model(self.owner, factors)
+        self.model = model(self.owner)
         self.ran = self.model.ran
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         if case.old_gradient:
-            self.model.weight.grad = torch.zeros(len(owner) + 1)
-            self.model.weight.grad[-1] = 1.0
+            self.model.weight[-1].backward()
         self.optimizer.register_step_post_hook(self.stepped)  # after a step, to see what its closure has computed
 
     def loss_fn(self, model: Callable, batch: Tensor) -> Tensor:
@@ -149,8 +142,8 @@ class Loop:
                 self.k, given, left = k, left[: sum(sizes)].split([*sizes]), left[sum(sizes) :]
                 batches = self.batches(given)
                 call(batches)
-                same("input", changed(batches, self.batches(given)), "", CHANGED_INPUT)
-        self.peak, self.weights = saved.peak, parameters_to_vector(self.model.parameters()).detach()
+                unchanged(batches, self.batches(given))
+        self.peak = saved.peak
         return {"updates": self}
 
     def held(self, step: Step | None) -> set[int]:
@@ -159,13 +152,18 @@ class Loop:
 
     def compare(self, want: "Loop") -> None:
         """Raises a `Mistake` for the first update that is not as it should be."""
-        require_step(self.steps, self.ran, end=f"{self.name}; expected {len(want.steps)} updates.")
+        expected = f"{self.name}; expected {len(want.steps)} updates."
+        if not (self.steps or self.ran):
+            raise not_attempted(f"no backward pass and no step has run yet{expected}")
+        if not self.steps:
+            self.wrong("leftover-gradients", f"no step has used a gradient{expected}")
         for call in range(want.steps[-1].call + 1):
             mine, right = ([step for step in loop.steps if step.call == call] for loop in (self, want))
             for pair in zip_longest(mine, right):
                 self.compare_update(*pair)
-        if not agree(self.weights, want.weights):
-            off = float((self.weights - want.weights).abs().max())
+        weights, rights = (parameters_to_vector(loop.model.parameters()).detach() for loop in (self, want))
+        if not agree(weights, rights):
+            off = float((weights - rights).abs().max())
             raise Mistake("wrong-value", f"the updates are right, but a weight ends up {off:.2g} off.", ELSE)
         if self.peak > 1.8 * want.peak:  # a loss that is written by hand keeps more; two batches, twice as much
             kept = f"{self.peak} bytes are kept for the backward pass at once, where one batch needs {want.peak}"
@@ -179,12 +177,12 @@ class Loop:
         due, has = self.held(right), self.held(step)
         lost, strangers = due - has, has - due
         if step is None:
-            self.wrong("leftover-gradients", f"batches {numbers(due)} never get their step{self.name}.")
+            self.wrong("leftover-gradients", f"batches {listed(due)} never get their step{self.name}.")
         update = f"update {step.number}{self.name}"
         if right is None:
             bug = "irregular-window" if has else "empty-step"
-            self.wrong(bug, f"{update} is a step too many: it holds batches {numbers(has)}.")
-        holds, early = f"{update} holds batches {numbers(has)} instead of {numbers(due)}", lost - step.ran
+            self.wrong(bug, f"{update} is a step too many: it holds batches {listed(has)}.")
+        holds, early = f"{update} holds batches {listed(has)} instead of {listed(due)}", lost - step.ran
         if has & due and strangers and max(strangers) < min(due):
             self.wrong("stale-gradients", f"{holds}: the rest was in `.grad` already.")
         if strangers or (has and early & self.ran):
@@ -209,22 +207,18 @@ class Loop:
         raise Mistake("token-weights", f"{counts}.", WEIGHT)
 
 
-def require_step(stepped: object, ran: object, about: str = "", end: str = ".") -> None:
-    """Raises a `Mistake` where no step has used a gradient."""
-    about = f"{about}: " if about else ""
-    if ran and not stepped:
-        hint = "Which call moves the weights, and is it reached?"
-        raise Mistake("leftover-gradients", f"{about}no step has used a gradient{end}", hint)
-    if not stepped:
-        raise not_attempted(f"{about}no backward pass and no step has run yet{end}")
+def losses_of(result: object, what: str) -> list[float]:
+    """The losses that a loop has returned, as numbers; `what` is for the message."""
+    result = returned(result, what)
+    losses = numbers(result, 1, what)
+    if any(getattr(loss, "requires_grad", False) for loss in result):
+        raise Mistake("held-graphs", "the losses hold graphs: log numbers, or detach.", GRAPHS)
+    return losses
 
 
 @contextmanager
 def one_rank() -> Iterator[None]:
-    """A group of this process alone, unless it is in a group already."""
-    if dist.is_initialized():
-        yield
-        return
+    """A group of this process alone."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield

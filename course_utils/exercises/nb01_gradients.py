@@ -1,8 +1,6 @@
 """The exercises of notebook 01: an autograd in five lines, and what is in `.grad`, on paper."""
 
-from collections.abc import Mapping
-
-from course_utils.exercises.judging import Mistake, exercise, number, on_paper, returned, same, wrong_type
+from course_utils.exercises.judging import Mistake, exercise, number, on_paper, returned, same
 
 PRODUCT = [("a", "p", 3.0), ("b", "p", 2.0)]
 FORMULAS = {  # the uses of each value, and the slopes of the loss
@@ -13,18 +11,15 @@ FORMULAS = {  # the uses of each value, and the slopes of the loss
 PATHS = "What happens to the slopes along a path? And what where two paths meet?"
 
 
-@exercise
+@exercise("three formulas: slopes multiply along a path, and add where paths meet.")
 def plus_equals(answer):
     for formula, (uses, slopes) in FORMULAS.items():
         flow = returned(answer([*uses]), "the slope of the loss along each value")
-        if not isinstance(flow, Mapping):
-            raise wrong_type(f"expected a dictionary of slopes, got {type(flow).__name__}.")
         got = {name: number(flow[name]) for name in slopes}
         if got == {"a": 2.0}:
             raise Mistake("not-attempted", "the slope of a * a at a = 2 is still 2 instead of 4.", PATHS)
         for name, slope in slopes.items():
-            same(f"{formula}, along {name}", got[name], slope, ("wrong-slope", "", PATHS))
-    return "three formulas: slopes multiply along a path, and add where paths meet."
+            same(f"{formula}, along {name}", got[name], slope, "wrong-slope", PATHS)
 
 
 on_paper(

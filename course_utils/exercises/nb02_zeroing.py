@@ -6,10 +6,9 @@ from course_utils.exercises.loop import loops_agree, twice
 CLEAN = [twice(sizes) for sizes in ((3,) * 6, (3,) * 4, (4, 2, 1, 3, 2))]
 
 
-@exercise
+@exercise("with and without old gradients, 2 epochs: every update holds its own batch and nothing else.")
 def train(answer):
     loops_agree(answer, [*CLEAN, twice((2,) * 4, old_gradient=True)])
-    return "with and without old gradients, 2 epochs: every update holds its own batch and nothing else."
 
 
 on_paper(

@@ -7,7 +7,6 @@ from course_utils.exercises.loop import loops_agree, twice
 CASES = [*(twice((2,) * 4 * n, n=n) for n in (2, 4, 3, 1)), twice((2,) * 4, n=2, old_gradient=True)]
 
 
-@exercise(stage="04")
+@exercise("N = 1, 2, 3 and 4, with and without old gradients: every window is the large batch.")
 def accumulate_equal(answer):
     loops_agree(answer, CASES)
-    return "N = 1, 2, 3 and 4, with and without old gradients: every window is the large batch."

@@ -25,12 +25,10 @@ CASES = (  # the bug of a test that is wrong on it, what it is, weights of losse
     ("accuses-dropout", "a model with dropout inside another layer", MEAN, EQUAL, DROPOUT, 1),
     ("accuses-frozen", "a model with a frozen BatchNorm", MEAN, EQUAL, nn.BatchNorm1d(5).eval(), 1),
 )
-HINT = (
-    "Compare all entries, relative to their size. What was in `.grad` before? Which layers draw, or changed their mode?"
-)
+HINT = "Compare all entries, relative to their size. What was in `.grad` before? Which layers draw, or changed mode?"
 
 
-@exercise
+@exercise("your test finds all 7 that are not exact, and passes all 4 that are.")
 def is_exact(answer):
     for bug, what, weights, sizes, layer, factor in CASES:
         torch.default_generator.manual_seed(3)
@@ -47,5 +45,4 @@ def is_exact(answer):
 
         window = list(zip(x.split(sizes), y.split(sizes), strict=True))
         said = truth(answer(model, window, loss_fn, accumulate))
-        same(what, said, bug.startswith("accuses"), (bug, "", HINT))
-    return "your test finds all 7 that are not exact, and passes all 4 that are."
+        same(what, said, bug.startswith("accuses"), bug, HINT)

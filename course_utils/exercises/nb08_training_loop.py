@@ -15,12 +15,10 @@ CASES = [
     *(Case(RAGGED, n=4, epochs=3), Case(EQUAL, n=2, epochs=2, old_gradient=True)),
 ]
 STEPS, LENGTHS = "scheduler steps before each update", "updates that each schedule is made for"
-CHANNELS = {
-    STEPS: ("scheduler-cadence", "one scheduler step should follow each update",
-            "Is yours inside the loop over micro-batches, before the optimizer's step, or in the loop over epochs?"),
-    LENGTHS: ("wrong-length", "one schedule covers the windows of all epochs, the short ones too",
-              "Count the windows of one epoch first, the short one too. No window spans two epochs."),
-}  # fmt: skip
+MISTAKES = {
+    STEPS: ("scheduler-cadence", "After which line has an update been made? One scheduler step belongs there."),
+    LENGTHS: ("wrong-length", "Count the windows of one epoch first, the short one too. No window spans two epochs."),
+}
 
 
 def solution(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
@@ -31,23 +29,22 @@ def solution(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
 
 def watch(answer, case):
     """Watches all epochs of a loop, and a schedule that changes nothing."""
-    loop, lengths, schedulers, before = Loop(case), [], [], []
+    loop, lengths, before = Loop(case), [], []
+    scheduler = LambdaLR(loop.optimizer, lambda _: 1.0)
 
     def make_scheduler(optimizer, updates):
         lengths.append(number(updates))
-        schedulers.append(LambdaLR(optimizer, lambda _: 1.0))
-        return schedulers[-1]
+        return scheduler
 
     def train(batches):
         answer(loop.model, batches, loop.loss_fn, loop.optimizer, case.n, case.epochs, make_scheduler)
 
-    loop.optimizer.register_step_post_hook(lambda *_: before.append(sum(each.last_epoch for each in schedulers)))
+    loop.optimizer.register_step_post_hook(lambda *_: before.append(scheduler.last_epoch))
     seen = loop.run(train)
     loop.peak = 0  # the task leaves that open
     return {**seen, STEPS: before, LENGTHS: lengths}
 
 
-@exercise
+@exercise("N = 1, 2, 4 and 100, short windows, 1 to 3 epochs: the schedule steps once per update, to its end.")
 def scheduled(answer):
-    compare(watch, answer, solution, CASES, **CHANNELS)
-    return "N = 1, 2, 4 and 100, short windows, 1 to 3 epochs: the schedule steps once per update, to its end."
+    compare(watch, answer, solution, CASES, **MISTAKES)

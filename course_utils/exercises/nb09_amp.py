@@ -7,8 +7,8 @@ from torch.amp import GradScaler
 from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils import my_loop
-from course_utils.exercises.judging import Mistake, compare, exercise, numbers, read_all
-from course_utils.exercises.loop import GRAPHS, SCALE, Case, Loop, twice
+from course_utils.exercises.judging import Mistake, compare, exercise
+from course_utils.exercises.loop import SCALE, Case, Loop, losses_of, twice
 
 EQUAL, RAGGED = (2,) * 6, (4, 2, 1, 3, 2, 3, 1)
 PLAIN = [
@@ -17,26 +17,21 @@ PLAIN = [
     *(twice(RAGGED, n=n, max_norm=10.0) for n in (4, 1, 100)),
     twice(EQUAL, n=4, max_norm=10.0, old_gradient=True),
 ]
-INTERVALS = {"on": 2000, "growing": 1, "off": 2000}  # of windows, after which the scale grows
 SCALED = [
     twice(EQUAL, n=4, max_norm=1e6, scaler="on"),
     *(twice(RAGGED, n=4, max_norm=max_norm, scaler="on") for max_norm in (1e6, 10.0)),
     Case((2,) * 10, n=2, max_norm=10.0, scaler="on", spikes={2: nan, 5: inf, 7: inf}),
-    Case((2,) * 12, n=2, max_norm=10.0, scaler="growing", spikes={1: 64.0, 4: inf, 8: nan}),
+    Case((2,) * 12, n=2, max_norm=10.0, scaler="on", spikes={1: 64.0, 4: inf, 8: nan}),
     Case((2,) * 10, n=2, max_norm=10.0, scaler="off", spikes={4: nan, 5: 64.0, 8: inf}),  # as for bfloat16
-    twice(RAGGED, n=2, max_norm=10.0, scaler="growing", spikes={6: inf, 13: nan}, old_gradient=True),
+    twice(RAGGED, n=2, max_norm=10.0, scaler="on", spikes={6: inf, 13: nan}, old_gradient=True),
 ]
 SCHEDULE = "scheduler steps before each update"
-CHANNELS = {
-    "losses": ("wrong-loss", "one number per window, the mean loss of its samples before the step",
-               "Each loss in a window is already a share of the window's mean. Which of them does your log hold?"),
-    SCHEDULE: ("scheduler-cadence", "the schedule steps once after each update, and not where none was made",
-               "Is yours in the loop over micro-batches, before the step, or also where the step is skipped?"),
-    "scale": ("scaler-timing", "at each micro-batch: one scale per window, also after a skipped window",
-              "How often does your loop call update() per window, even in a window without a step?"),
-    "autocast": ("autocast-scope", "it is on in each forward pass, and off at each step",
-                 "Where does the block under `with autocast:` begin and end?"),
-}  # fmt: skip
+MISTAKES = {
+    "losses": ("wrong-loss", "A window's loss is the mean over its samples, before the step. What does your log hold?"),
+    SCHEDULE: ("scheduler-cadence", "After which line has an update been made? One scheduler step belongs there."),
+    "scale": ("scaler-timing", "How often does your loop call update() per window, also in a window without a step?"),
+    "autocast": ("autocast-scope", "Where does the block under `with autocast:` begin and end?"),
+}
 
 
 class Pairs(Loop):
@@ -46,7 +41,11 @@ class Pairs(Loop):
         return [(each.clone(), each.clone()) for each in samples]
 
     def loss_fn(self, model, batch):
-        return 100 * model(batch[0]).mean()  # beside such a norm the millionth that PyTorch adds is nothing
+        loss = 100 * model(batch[0]).mean()  # beside such a norm the millionth that PyTorch adds is nothing
+        if loss.requires_grad:  # acts on the gradient alone: where it is infinite, the loss is finite
+            spike = self.case.settings.get("spikes", {}).get(int(self.owner[batch[0][0]]) + 1, 1.0)
+            loss.register_hook(lambda gradient: gradient * spike)
+        return loss
 
     def compare_update(self, step, right):
         if step and not step.row.isfinite().all():
@@ -55,16 +54,12 @@ class Pairs(Loop):
         super().compare_update(step, right)
 
 
-def weight(batch):
-    return len(batch[0])
-
-
 def watch(answer, case):
     """Watches epochs: updates, losses and schedule; with a scaler, scale and autocast, too."""
     loop, losses, steps, scales, autocast = Pairs(case), [], [], [], []
     scheduler = ExponentialLR(loop.optimizer, gamma=1.0)
-    tools, kind = [case.n, weight, case.max_norm, scheduler], case.settings.get("scaler", "off")
-    scaler = GradScaler("cpu", init_scale=SCALE, growth_interval=INTERVALS[kind], enabled=kind != "off")
+    tools, kind = [case.n, lambda batch: len(batch[0]), case.max_norm, scheduler], case.settings.get("scaler", "off")
+    scaler = GradScaler("cpu", init_scale=SCALE, growth_interval=1, enabled=kind == "on")
     if "scaler" in case.settings:
         tools += [torch.autocast("cpu", dtype=torch.bfloat16), scaler]
 
@@ -78,10 +73,8 @@ def watch(answer, case):
 
     def epoch(batches):
         with torch.autocast("cpu", enabled=False):  # which ends what an answer leaves open
-            result = read_all(answer(loop.model, batches, loss_fn, loop.optimizer, *tools), at_most=100)
-        losses.extend(numbers(result, 1, "a list of losses, one per window"))
-        if any(getattr(loss, "requires_grad", False) for loss in result):
-            raise Mistake("held-graphs", "the losses hold graphs: log numbers, or detach.", GRAPHS)
+            result = answer(loop.model, batches, loss_fn, loop.optimizer, *tools)
+            losses.extend(losses_of(result, "a list of losses, one per window"))
         steps.append(scheduler.last_epoch)
 
     loop.optimizer.register_step_post_hook(lambda *_: (steps.append(scheduler.last_epoch), is_on()))
@@ -89,13 +82,11 @@ def watch(answer, case):
     return seen | {"scale": scales, "autocast": autocast} if len(tools) > 4 else seen
 
 
-@exercise(stage="08")
+@exercise("unequal micro-batches, short windows, clipped or not: updates, schedule and losses are the large batch's.")
 def four_lines(answer):
-    compare(watch, answer, my_loop.train_of(my_loop.of_the_course("08")), PLAIN, **CHANNELS)
-    return "unequal micro-batches, short windows, clipped or not: updates, schedule and losses are the large batch's."
+    compare(watch, answer, my_loop.train_of(my_loop.of_the_course("08")), PLAIN, **MISTAKES)
 
 
-@exercise(stage="09")
+@exercise("unequal micro-batches, clipped or not, overflow and NaN, the scaler on and off: every update is right.")
 def amp_window(answer):
-    compare(watch, answer, my_loop.train_of(my_loop.of_the_course("09")), SCALED, **CHANNELS)
-    return "unequal micro-batches, clipped or not, overflow and NaN, the scaler on and off: every update is right."
+    compare(watch, answer, my_loop.train_of(my_loop.of_the_course("09")), SCALED, **MISTAKES)

@@ -61,16 +61,15 @@ def public_loop(number):
     return str(path)
 
 
-@exercise(takes=tuple, praise="Done.")  # the prediction may have been another one
+@exercise("", takes=tuple, praise="Done.")  # the prediction may have been another one
 def own_script(answer):
     prediction, ended, report = answer
     if ended is None:
         raise not_attempted('name a script, and predict "none" or a rule that `gradaudit --explain` lists.')
     status, output, stopped = ended
-    bug = "script-failed" if status == 3 and not stopped else "not-judged"
-    if bug == "script-failed" or not report["judged"]:
+    if not report["judged"] or (status == 3 and not stopped):
         hint = "Does the script run without the auditor? If the time was over: audit_script(..., limit=900)."
-        raise Mistake(bug, f"the auditor ended with status {status}: {last_words(output)}", hint)
+        raise Mistake("not-judged", f"the auditor ended with status {status}: {last_words(output)}", hint)
     found = {finding["rule"]: finding["level"] for finding in reversed(report["findings"])}
     agree = prediction in found or (prediction == "none" and "error" not in found.values())
     what = ", ".join(f"{rule} ({found[rule]})" for rule in sorted(found)) or "none"

@@ -11,8 +11,7 @@ from torch import nn
 from course_utils.exercises.judging import Mistake, agree, exercise, not_attempted, same
 from course_utils.loops import train_epoch
 
-LOST = "Which parts of a run does no `state_dict` of the model hold? Is each in the file, and loaded again? Count on."
-TORN = "Where is the last good file while you write the next one? A rename replaces it in one step."
+HINT = "Is every part of a run in the file, and loaded again? Where is the last good file while you write the next one?"
 
 
 class Killed(BaseException):
@@ -23,7 +22,7 @@ def whole_run(_, model, batches, loss_fn, optimizer, schedule, n):
     train_epoch(model, batches, loss_fn, optimizer, n, scheduler=schedule)
 
 
-def process(answer, file, dies=""):
+def process(answer, file, case=""):
     """Runs one process of a script: the number of its micro-batches, and the model at the end."""
     torch.default_generator.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
@@ -33,7 +32,7 @@ def process(answer, file, dies=""):
 
     def happens(what):
         events.append(what)
-        if dies == f"{what} {events.count(what)}":
+        if case == f"killed in {what} {events.count(what)}":
             raise Killed
 
     def loss_fn(model, x):
@@ -51,25 +50,18 @@ def process(answer, file, dies=""):
     return events.count("micro-batch"), [*model.state_dict().values()]
 
 
-@exercise
+@exercise("killed in micro-batches and in the middle of saves: the same run, bit for bit.")
 def train_on(answer):
     _, want = process(whole_run, None)
-    for killed in ("", "micro-batch 6", "save 1", "save 2"):
-        case = f"killed in {killed}" if killed else "never killed"
+    for case in ("killed at the end", "killed in micro-batch 6", "killed in save 1", "killed in save 2"):
         with TemporaryDirectory() as folder:
             file = Path(folder) / "last.pt"
-            if killed:
-                process(answer, file, killed)
+            if not process(answer, file, case)[0]:
+                raise not_attempted("your function has not called loss_fn yet.")
             try:
                 ran, model = process(answer, file)
             except Exception as error:
-                if "save" not in killed:
-                    raise
-                raise Mistake("torn-file", f"{case}, then {type(error).__name__}: {error}.", TORN) from error
-        if not ran and not killed:
-            raise not_attempted("your function has not called loss_fn yet.")
-        again = max(ran - 4, 0) if "micro-batch" in killed else 0  # of 8, the last 4 have to run
-        same(f"{case}: micro-batches with an update that ran again", again, 0, ("starts-over", "", LOST))
-        otherwise = ("torn-file", "", TORN) if "save" in killed else ("wrong-value", "", LOST)
-        same(f"{case}: the model at the end is that of a whole run", agree(model, want, 0.0, 0.0), True, otherwise)
-    return "killed in micro-batches and in the middle of saves: the same run, bit for bit."
+                raise Mistake("no-restart", f"{case}, then {type(error).__name__}: {error}.", HINT) from error
+        again = max(ran - 4, 0) if "micro-batch" in case else 0  # of 8, the last 4 have to run
+        same(f"{case}: micro-batches with an update that ran again", again, 0, hint=HINT)
+        same(f"{case}: the model at the end is that of a whole run", agree(model, want, 0.0, 0.0), True, hint=HINT)

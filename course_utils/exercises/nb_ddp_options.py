@@ -6,8 +6,5 @@ on_paper(
     "ddp_on_paper",
     {"effective": 1024, "always": 12, "last": 3, "around_backward": 12, "momentum": 7 / 8, "twice": 5},
     "a batch of 1,024, 12, 3 and 12 all-reduces, momentum 0.875, and 5 samples twice.",
-    "Do one blank at a time: draw the window of one rank, and mark which backward passes send what.",
-    ("without-buckets", {"always": 4, "last": 1, "around_backward": 4}, "each bucket is sent on its own"),
-    ("backward-alone", {"around_backward": 3}, "with the default options the forward pass decides"),
-    ("who-forgets", {"momentum": 1 / 8}, "count the ranks that keep their gradient"),
+    "Draw the window of one rank: which backward passes send which buckets, and when is that decided? Who forgets?",
 )

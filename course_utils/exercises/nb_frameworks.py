@@ -43,7 +43,6 @@ def watch(answer, case):
     return loop.run(lambda batches: answer(FakeAccelerator(case.n), loop.model, batches, loop.optimizer))
 
 
-@exercise
+@exercise("unequal tokens, short windows, two ranks: every token counts 1 / total after the mean.")
 def framework_tokens(answer):
     compare(watch, answer, solution, CASES)
-    return "unequal tokens, short windows, two ranks: every token counts 1 / total after the mean."

@@ -9,7 +9,7 @@ CASES = {  # of second degree, where both sides give the slope exactly
 DRAW = "Draw your two points, and w between them. What is the rise from left to right, and how long is the run?"
 
 
-@exercise
+@exercise("2 parabolas, 2 distances: the slope is right, and you looked to both sides of w.")
 def slope(answer):
     for case, (f, w, h) in CASES.items():
         points = []
@@ -19,7 +19,6 @@ def slope(answer):
             return f(x)
 
         right = (f(w + h) - f(w - h)) / (2 * h)
-        same(f"{case}: the slope", number(answer(noted, w, h)), right, ("wrong-value", "", DRAW))
+        same(f"{case}: the slope", number(answer(noted, w, h)), right, hint=DRAW)
         sides = [any(abs(x - side) < 0.01 * h for x in points) for side in (w - h, w + h)]
-        same(f"{case}: asked at w - h, and at w + h", sides, [True, True], ("other-points", "", DRAW))
-    return "2 parabolas, 2 distances: the slope is right, and you looked to both sides of w."
+        same(f"{case}: asked at w - h, and at w + h", sides, [True, True], "other-points", DRAW)

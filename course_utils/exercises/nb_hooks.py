@@ -12,19 +12,16 @@ HINT = "Take one weight and two windows of two pieces. What is in it, its `.grad
 
 
 def train(model, step):
-    """The weights before and after each step."""
-    torch.default_generator.manual_seed(1)
-    found = []
+    """Yields the weights after each window."""
+    random = torch.Generator().manual_seed(1)
     for window in WINDOWS:
         for layer in window:
-            (model[layer](torch.randn(2 + layer, 3)).sum() / len(window)).backward()
-        found.append(deepcopy([*model.parameters()]))
+            (model[layer](torch.randn(2 + layer, 3, generator=random)).sum() / len(window)).backward()
         step()
-        found.append(deepcopy([*model.parameters()]))
-    return found
+        yield [*model.parameters()]
 
 
-@exercise
+@exercise("windows of any length, a frozen bias, an idle layer: the weights of SGD, one gradient at a time.")
 def fold_into_momentum(answer):
     model, held = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)]), []
     model[0].bias.requires_grad_(False)
@@ -34,10 +31,7 @@ def fold_into_momentum(answer):
     trained = [p for p in model.parameters() if p.requires_grad]
     for p in trained:
         p.register_post_accumulate_grad_hook(lambda _: held.append(sum(p.grad is not None for p in trained)))
-    found = train(model, returned(answer(model, 0.1, 0.75, 0.5), "the function `step`"))
-    for k, right in enumerate(train(other, optimizer.step)):
-        same(f"weights {('before', 'after')[k % 2]} step {k // 2 + 1}", found[k], right, ("wrong-value", "", HINT))
-    same("gradients in .grad at one moment", max(held), 1, ("keeps-gradients", "", HINT))
-    return (
-        "windows of any length, a frozen bias, an idle layer: the weights of torch.optim.SGD, one gradient at a time."
-    )
+    step = returned(answer(model, 0.1, 0.75, 0.5), "the function `step`")
+    for k, (got, right) in enumerate(zip(train(model, step), train(other, optimizer.step), strict=True), start=1):
+        same(f"the weights after step {k}", got, right, hint=HINT)
+    same("gradients in .grad at one moment", max(held), 1, "keeps-gradients", HINT)

@@ -20,7 +20,10 @@ CALLS = (torch.Tensor, "backward"), (torch.autograd, "backward"), (nn.Module, "z
 STEPS = (Optimizer, "zero_grad"), (SGD, "step"), (AdamW, "step")
 
 
-@exercise(extra=40.0)  # twenty trainings
+@exercise(
+    "your checker finds each public bug of three kinds, and accuses none of the fixed loops.",
+    extra=40.0,  # twenty trainings
+)
 def write_the_test(answer):
     """Shows a checker buggy loops and their fixed twins. What it leaves in torch is taken back."""
     from course_utils.zoo import ZOO
@@ -41,6 +44,5 @@ def write_the_test(answer):
         first, names = missed[0], ", ".join(each.name for each in missed)
         message = f"your checker misses {names}. {first.name}: {first.what} ({first.source})"
         raise Mistake(f"misses-{first.rule}", message, HINT)
-    same("loops whose fixed twins your checker accuses", accused, [], ("false-alarm", "", HINT))
-    same("hooks that your checker has left on every optimizer", left, 0, ("leaves-hooks", "", REMOVED))
-    return f"your checker finds each of {len(loops)} public bugs of three kinds, and accuses none of the fixed loops."
+    same("loops whose fixed twins your checker accuses", accused, [], "false-alarm", HINT)
+    same("hooks that your checker has left on every optimizer", left, 0, "leaves-hooks", REMOVED)

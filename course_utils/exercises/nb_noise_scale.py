@@ -4,12 +4,12 @@ from math import nan
 
 import torch
 
-from course_utils.exercises.judging import CHANGED_INPUT, changed, exercise, number, same
+from course_utils.exercises.judging import exercise, number, same, unchanged
 
 HINT = "What did each micro-batch add, before the loop divided by N? Square, average over all windows, then divide."
 
 
-@exercise
+@exercise("N = 1, 2 and 4, one window and several, weights that move: the noise scale is the ratio of two means.")
 def noise_scale(answer):
     torch.default_generator.manual_seed(11)
     for windows, n, b in ((6, 4, 8), (5, 2, 3), (1, 4, 8), (3, 1, 8)):
@@ -20,8 +20,5 @@ def noise_scale(answer):
         small, large = pieces.square().sum(2).mean(), sums[:, -1].square().sum(1).mean()
         right = float((small - large) / (1 / b - 1 / (n * b)) / ((n * large - small) / (n - 1))) if n > 1 else nan
         case = f"{windows} windows of {n} micro-batches of {b} samples: the noise scale"
-        same(case, number(answer(given, b)), right, ("one-size" if n == 1 else "wrong-value", "", HINT))
-        same("input", changed(given, [[*window] for window in sums]), "", CHANGED_INPUT)
-    return (
-        "N = 2 and 4, one window and several, weights that move, and N = 1: the noise scale is the ratio of two means."
-    )
+        same(case, number(answer(given, b)), right, hint=HINT)
+        unchanged(given, [[*window] for window in sums])

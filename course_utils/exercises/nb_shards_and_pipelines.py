@@ -1,45 +1,43 @@
 """The exercise of *shards and pipelines*: several calls of a pipeline make one update."""
 
-from copy import deepcopy
-
 import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
-from course_utils.exercises.judging import CHANGED_INPUT, changed, exercise, same
-from course_utils.exercises.loop import one_rank, require_step
+from course_utils.exercises.judging import compare, exercise
+from course_utils.exercises.loop import Case, Loop, one_rank
+from course_utils.exercises.nb06_tokens import Words, target_of
 
-CASES = (
-    [[5, 1, 2, 6]],
-    [[6, 6, 5, 6], [1, 1, 2, 1]],
-    [[0, 0, 4, 1], [3, 2, 0, 0]],
-)  # valid targets of sequences, by call
-HINT = "How often do you zero and step? Follow one token: by what is its loss divided, and its gradient after it?"
+# For each update the valid targets of sequences, of which four make a call.
+CASES = [Case((5, 1, 2, 6), (6, 6, 5, 6, 1, 1, 2, 1)), Case((0, 0, 4, 1, 3, 2, 0, 0), old_gradient=True)]
 
 
-@exercise
-def pipeline_update(answer):
+class Calls(Loop):
+    def batches(self, samples):
+        inputs = torch.stack([pad(tokens + 1, (0, 6 - len(tokens))) for tokens in samples])
+        targets = target_of(inputs).where(inputs > 0, -100)
+        return [*zip(inputs.split(4), targets.split(4), strict=True)]
+
+
+def solution(stage, optimizer, calls, n):
+    inputs, targets = map(torch.cat, zip(*calls, strict=True))
+    optimizer.zero_grad()
+    cross_entropy(stage.submod(inputs).flatten(0, 1), targets.flatten()).backward()
+    optimizer.step()
+
+
+def watch(answer, case):
     from torch.distributed.pipelining import PipelineStage  # slow to import
 
-    model, found, arrived = nn.Sequential(nn.Embedding(5, 3), nn.Tanh(), nn.Linear(3, 5)), [], []
-    weights = [*model.parameters()]
-    optimizer = torch.optim.SGD(weights, lr=0.0)
-    optimizer.register_step_pre_hook(lambda *_: found.append(deepcopy([p.grad for p in weights])))
-    for case in CASES:
-        inputs, targets = torch.randint(5, (2, len(case), 4, 6))
-        targets[torch.arange(6) >= torch.tensor(case)[..., None]] = -100
-        mean = cross_entropy(model(inputs).flatten(0, 2), targets.flatten())
-        right = [*torch.autograd.grad(mean, weights)]
-        for p in weights:
-            p.grad = torch.full_like(p, 7.0)  # left by an earlier backward pass
-            p.register_hook(arrived.append)
-        calls = [*zip(inputs, targets, strict=True)]
-        given = deepcopy(calls)
-        found.clear()
+    loop = Calls(case, Words)
+
+    def call(calls):
         with one_rank():
-            answer(PipelineStage(model, 0, 1, torch.device("cpu")), optimizer, given, 2 * len(calls))
-        require_step(found, arrived)
-        same(f"steps, with {case} valid targets", len(found), 1, ("irregular-window", "", HINT))
-        same(f"the gradient, with {case} valid targets", found[0], right, ("wrong-value", "", HINT))
-        same("input", changed(given, calls), "", CHANGED_INPUT)
-    return "one call and two, ragged sequences, old gradients: one update each, and every valid target counts the same."
+            stage = PipelineStage(loop.model, 0, 1, torch.device("cpu"))
+            answer(stage, loop.optimizer, calls, 2 * len(calls))
+
+    return loop.run(call)
+
+
+@exercise("one call and two, ragged sequences, old gradients: one update each, and every valid target counts the same.")
+def pipeline_update(answer):
+    compare(watch, answer, solution, CASES)

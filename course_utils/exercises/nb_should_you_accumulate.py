@@ -1,9 +1,8 @@
 """The exercise of *should you accumulate*: a comparison of batch sizes that is fair."""
 
-from collections.abc import Mapping
 from math import inf, log2, nan
 
-from course_utils.exercises.judging import exercise, not_attempted, number, numbers, same, wrong_type
+from course_utils.exercises.judging import exercise, not_attempted, number, numbers, returned, same
 
 SAMPLES, GRID = 1024, (2**-7, 2**-6, 2**-5, 2**-4)
 CASES = {  # for each batch log2 of its best learning rate; log2 of the learning rate from which on runs diverge
@@ -14,7 +13,7 @@ CASES = {  # for each batch log2 of its best learning rate; log2 of the learning
 HINT = "How many samples may a run read? What lies beyond an end of the grid? What do `<` and `min` say of NaN?"
 
 
-@exercise
+@exercise("best values inside, below and above the grid, and runs that diverge; all at equal samples.")
 def compare_batches(answer):
     for case, (bottoms, limit) in CASES.items():
         read = set()
@@ -25,14 +24,11 @@ def compare_batches(answer):
             bowl = 2 + log2(batch) / 10 + 0.05 * (log2(number(lr)) - bottoms[batch]) ** 2
             return bowl if log2(lr) < limit else nan
 
-        found = answer(train, SAMPLES, list(bottoms), list(GRID))
+        found = returned(answer(train, SAMPLES, list(bottoms), list(GRID)), "a dictionary")
         if not read:
             raise not_attempted("`train` was not called.")
-        if not isinstance(found, Mapping) or not found.keys() >= bottoms.keys():
-            raise wrong_type(f"expected a dictionary with entries for {[*bottoms]}, got {found!r:.200}.")
-        same(f"{case}: samples that a run reads", sorted(read), [SAMPLES], ("equal-updates", "", HINT))
+        same(f"{case}: samples that a run reads", sorted(read), [SAMPLES], "equal-updates", HINT)
         for batch, bottom in bottoms.items():
             got, best = numbers(found[batch], 2, "a learning rate and its loss"), 2.0**bottom
-            what = f"{case}: batches of {batch}, the learning rate and its loss"
-            same(what, got, [best, train(batch, SAMPLES // batch, best)], ("wrong-value", "", HINT))
-    return "best values inside, below and above the grid, and runs that diverge; all at equal samples."
+            want = [best, train(batch, SAMPLES // batch, best)]
+            same(f"{case}: batches of {batch}, the learning rate and its loss", got, want, hint=HINT)

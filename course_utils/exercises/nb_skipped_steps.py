@@ -8,6 +8,4 @@ on_paper(
     {"updates": 8, "calls of a default AdamW's step": 8, "calls of a fused AdamW's step": 10, ZEROED: 3},
     "two of the ten windows were skipped, and only zeroing in every window takes an infinity out of .grad.",
     "Write 'update' or 'skipped' under each of the ten numbers first. After which windows is the scale lower?",
-    ("all-counted", {"updates": 10}, "a window after which the scale is lower has no update"),
-    ("infinity-forgotten", {ZEROED: 8}, "nothing removes the infinity from .grad"),
 )

@@ -70,12 +70,8 @@ for bug, *changes in (
 wrong("train", "empty-step", "update 1 holds batches [] instead of [1]: no backward pass")(
     edited("train", (STEP, ""), (FOR, f"{FOR}{ZERO}{STEP}"))
 )
-for old, new in (
-    (STEP, "        optimizer.step\n"),
-    (ZERO, "        optimizer.zero_grad\n"),
-    ("backward()", "backward"),
-):
-    wrong("train", "not-called", "no parentheses")(edited("train", (old, new)))
+for call in ("optimizer.step", "zero_grad", "backward"):
+    wrong("train", "not-called", "no parentheses")(edited("train", (f"{call}()", call)))
 
 for bug, says, numbers in (
     ("nothing-clears", "fbs = 100: there is no z", {"fbs": 100}),

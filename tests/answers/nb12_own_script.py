@@ -18,7 +18,7 @@ right("own_script")(audited("stale-gradients", status=3, stopped=True))
 for incomparable, bug, says in (
     (audit_script(None, None), "not-attempted", "name a script"),
     (audit_script(__file__, "loss scale"), "not-attempted", "a rule that"),
-    (audited("none", status=3), "script-failed", "status 3: ValueError: no data"),
+    (audited("none", status=3), "not-judged", "status 3: ValueError: no data"),
     (audited("none", status=4, judged=False), "not-judged", "status 4"),
     (audited("none", status=3, stopped=True, judged=False), "not-judged", ""),
     ("train.py", "wrong-type", "expected a tuple"),

@@ -10,7 +10,7 @@ right("fold_into_momentum")(edited("fold_into_momentum", (MOMENTUM, "pass"), (FO
 
 for bug, says, *changes in (
     ("keeps-gradients", "", (FOLD, ""), (DECAY, f"buffers[p] += p.grad; p.grad = None; {DECAY}")),
-    ("wrong-value", "before step 1", ("        arrived.add(p)\n", "        arrived.add(p)\n        step()\n")),
+    ("wrong-value", "after step 1", ("        arrived.add(p)\n", "        arrived.add(p)\n        step()\n")),
     ("wrong-value", "after step 1", ("p -= lr * buffers[p]", "pass")),
     ("wrong-value", "after step 2", (MOMENTUM, "pass")),
     ("wrong-value", "after step 1", (DECAY, "pass")),

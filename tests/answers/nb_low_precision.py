@@ -12,13 +12,13 @@ right("bf16_window")(
     )
 )
 for bug, says, *changes in (
-    ("leftover-gradients", "", (STEP, "")),
+    ("not-attempted", "", (STEP, "")),
     ("wrong-value", "the copies", ("copy.grad = total / samples", "copy.grad = total")),
     ("wrong-value", "window 1", ("total += p.grad", "total.copy_(total.bfloat16() + p.grad)")),
     ("wrong-value", "window 2", (SUMS, f"optimizer.__dict__.setdefault('sums', {SUMS})")),
     ("wrong-value", "the copies", (COPY, f"copy.copy_(copy.bfloat16()), {COPY}")),
     ("wrong-value", "the copies", (STEP, STEP + STEP)),
-    ("wrong-format", "", (COPY, "p.data = copy.clone()")),
-    ("stale-copies", "", (COPY, "pass")),
+    ("wrong-value", "the model's weights", (COPY, "p.data = copy.clone()")),
+    ("wrong-value", "the model's weights", (COPY, "pass")),
 ):
     wrong("bf16_window", bug, says)(edited("bf16_window", *changes))

@@ -24,7 +24,7 @@ for bug, change in (
     ("wrong-value", ("in added(window)", "in window")),
     ("wrong-value", (RESULT, "traces[0] / squares[0]")),
     ("wrong-value", ("b, n * b)", "1, n)")),
-    ("one-size", ("math.nan", "math.inf")),
+    ("wrong-value", ("math.nan", "math.inf")),
     ("changed-input", (f"return {RESULT}", f"snapshots[0].insert(0, snapshots[0][0])\n    return {RESULT}")),
 ):
     wrong("noise_scale", bug)(edited("noise_scale", change))

@@ -36,7 +36,7 @@ for bug, change in (
     ("wrong-value", ("[mask.sum(1)", "[torch.ones_like(mask).sum(1)")),
     ("wrong-value", (".clamp(min=1)", "")),
     ("wrong-value", (RETURN, "return [mask.amax(1) / own for (mask, _), own in pairs]")),
-    ("wrong-type", (RETURN, f"{RETURN}[0].tolist()")),
+    ("wrong-value", (RETURN, f"{RETURN}[0].tolist()")),
     ("changed-input", ("    pairs", "    window[0][0].zero_()\n    pairs")),
     ("wrong-value", (RETURN, RETURN.replace("/", "*"))),
 ):

@@ -20,15 +20,15 @@ ZERO = "            optimizer.zero_grad()"
 STEP = "            optimizer.step()\n"
 SHARE = "* len(batch) / total"
 for bug, *changes in (
-    ("foreign-gradients", (ZERO, "            pass"), (STEP, f"{STEP}{ZERO}\n")),  # Lightning-AI/pytorch-lightning#591
-    ("foreign-gradients", (ZERO, "            if loss is g_loss: optimizer.zero_grad()")),
+    ("stale-gradients", (ZERO, "            pass"), (STEP, f"{STEP}{ZERO}\n")),  # Lightning-AI/pytorch-lightning#591
+    ("stale-gradients", (ZERO, "            if loss is g_loss: optimizer.zero_grad()")),
     ("token-weights", (SHARE, "/ len(window)")),
     (
-        "orphan-parameters",
+        "wrong-value",
         (ZERO, f"            for net, own in ((d, d_loss), (g, g_loss)): net.requires_grad_(loss is own)\n{ZERO}"),
     ),
     (
-        "wrong-order",
+        "wrong-value",
         ("((d_loss, d_optimizer), (g_loss, g_optimizer))", "((g_loss, g_optimizer), (d_loss, d_optimizer))"),
     ),
 ):

@@ -31,9 +31,9 @@ STEP = "    optimizer.step()\n"
 for bug, *changes in (
     ("irregular-window", (CALL, f"        optimizer.zero_grad()\n{CALL}    {STEP}"), (f"\n{STEP}", "\n")),
     ("leftover-gradients", (STEP, "")),
-    ("wrong-value", ("    optimizer.zero_grad()\n", "")),
-    ("wrong-value", ("scale_grads=False", "scale_grads=True")),
-    ("wrong-value", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
+    ("stale-gradients", ("    optimizer.zero_grad()\n", "")),
+    ("loss-scale", ("scale_grads=False", "scale_grads=True")),
+    ("discarded-gradients", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
     ("wrong-value", (SUM, f"-({CHOSEN} * {VALID}).sum() / {VALID}.sum() * ({VALID}.sum() / total)")),
 ):
     wrong("pipeline_update", bug)(edited("pipeline_update", *changes))

@@ -12,6 +12,6 @@ for bug, says, *changes in (
     ("wrong-value", "-inf]", ('float("inf")', '-float("inf")')),
     ("wrong-value", "", ("best = min(losses, key", "best = max(losses, key"), *IN_THE_GRID),
     ("wrong-type", "got 0.0009765625", (RESULT, "best")),
-    ("wrong-type", "entries for [4, 64, 512]", ("in batches:", "in batches[:1]:")),
+    ("raises", "KeyError: 64", ("in batches:", "in batches[:1]:")),
 ):
     wrong("compare_batches", bug, says)(edited("compare_batches", *changes))

@@ -22,8 +22,8 @@ def dirty_generator(model):
 
 THERE = "p.grad is not None and p.grad.any()"
 for bug, says, old, new in (
-    ("wrong-names", "none.weight", THERE, "True"),
-    ("wrong-names", "zero.weight", THERE, "p.grad is not None"),
+    ("wrong-names", "you name none", THERE, "True"),
+    ("wrong-names", "you name zero", THERE, "p.grad is not None"),
     ("misses-mixed", "", "p.grad.any()", "p.grad.sum() != 0"),
     ("misses-nan", "", "p.grad.any()", "p.grad.norm() > 0"),
     ("misses-inf", "", "p.grad.any()", "p.grad.any() and not p.grad.isinf().any()"),
@@ -31,11 +31,11 @@ for bug, says, old, new in (
     ("misses-negative", "", "p.grad.any()", "(p.grad > 0).any()"),
     ("misses-partial", "", "p.grad.any()", "p.grad.all()"),
     ("misses-frozen", "", THERE, f"p.requires_grad and {THERE}"),
-    ("misses-first", "first.bias", THERE, f"'weight' in name and {THERE}"),
+    ("misses-bias", "", THERE, f"'weight' in name and {THERE}"),
     ("changed-input", "", "    return", "    model.zero_grad()\n    return"),
 ):
     wrong("dirty", bug, says)(edited("dirty", (old, new)))
 
 wrong("dirty", "wrong-names", "expected 1, got 2")(lambda model: dirty(model) * 2)
-wrong("dirty", "wrong-names", "no parameter")(lambda model: [*dirty(model), "weight"])
-wrong("dirty", "wrong-type")(lambda model: any(p.grad is not None for p in model.parameters()))
+wrong("dirty", "wrong-names", "no parameter")(lambda model: [*dirty(model), "weights"])
+wrong("dirty", "raises", "is not iterable")(lambda model: any(p.grad is not None for p in model.parameters()))

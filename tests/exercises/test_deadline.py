@@ -110,13 +110,3 @@ def test_the_stop_button_goes_no_further_and_where_the_answer_catches_it_the_lim
     assert verdict.bug == bug
     assert verdict.message.startswith("stopped")
     assert ", in line " in verdict.message
-
-
-def test_a_call_that_lacks_its_parentheses_is_named_if_the_answer_is_wrong():
-    def slope(f, w, h):
-        h.as_integer_ratio  # noqa: B018
-        return 0.0
-
-    verdict, line = judge("slope", slope), slope.__code__.co_firstlineno + 1
-    assert verdict.bug == "not-called"
-    assert verdict.message.startswith(f"line {line}, `h.as_integer_ratio")
