@@ -200,7 +200,8 @@ class Loop:
             return
         factors, owner = (step.row / right.row)[right.row != 0], self.owner[right.row != 0]
         alike = agree(factors, factors[:1].expand_as(factors), 1e-5)
-        clips = any(agree(x, self.case.settings.get("max_norm"), 1e-3) for x in (step.norm, step.norm * SCALE, right.norm))
+        limit = self.case.settings.get("max_norm")
+        clips = any(agree(norm, limit, 1e-3) for norm in (step.norm, step.norm * SCALE, right.norm))
         times = [float(f"{factors[owner == index].mean():.{3 if clips else 6}g}") for index in owner.unique()]
         counts = f"the batches of {update} count {times} times what they should"
         if clips:
