@@ -56,8 +56,7 @@ class Case:
     def __str__(self) -> str:
         sizes = dict.fromkeys(str([*call]) for call in self.calls)
         settings = "".join(f", {name} = {shown(value)}" for name, value in self.settings.items())
-        settings = settings.replace("old_gradient = True", "with an old gradient in `.grad`")
-        settings = settings.replace("spikes =", "gradients times")
+        settings = settings.replace("old_gradient = True", "`.grad` not empty").replace("spikes =", "gradients times")
         return f"batches of {' and '.join(sizes)} samples{', in two calls' * (len(sizes) < len(self.calls))}{settings}"
 
 
