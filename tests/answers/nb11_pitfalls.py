@@ -31,7 +31,11 @@ for bug, says, *changes in (
     ("loss-scale", "", (CLIP, "nn.utils.clip_grad_norm_(model.parameters(), 1.0)")),
     ("clip-timing", "", ("model.parameters()", "list(model.parameters())[:1]")),
     ("clip-timing", "instead of 0.1", (CLIP, "pass")),
-    ("leftover-gradients", "", (WINDOWS, f"[window for window in {WINDOWS} if len(window) == n]")),
+    (
+        "missing-backward",
+        "the loop ends before batches [9, 10, 11] or",
+        (WINDOWS, f"[window for window in {WINDOWS} if len(window) == n]"),
+    ),
     ("discarded-gradients", "", (BACKWARD, f"{ZERO}; {BACKWARD}")),
     ("stale-gradients", "", (ZERO, "pass")),
     ("irregular-window", "", (WINDOWS, "windows(batches, 1)")),
