@@ -21,6 +21,7 @@ from course_utils.exercises.judging import EXERCISES, Mistake, Verdict, wrong_ty
 NOT_TRIED = {"not-attempted", "interrupted"}  # these say nothing about the answer
 # The exercises in which the learner's loop grows, and the notebook after which it is kept: see `my_loop`.
 LOOPS = {"first_loop": "00", "accumulate_equal": "04", "accumulate": "05", "four_lines": "08", "amp_window": "09"}
+LOOPS["ddp_window"] = "10"
 
 
 def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) -> Verdict:
