@@ -7,7 +7,7 @@ copy into a project of your own:
     data       digits, words, next_letters: real data, shipped with the course
     source     functions from source texts, with lines for tracebacks
     models     mlp, Tally, Transformer: small models; shares_of: how much a micro-batch counts
-    memory     saved_bytes, held_bytes, update_bytes: what a training step holds
+    memory     saved_bytes, held_bytes: what a training step holds
     record     record: what any loop does, seen from outside
     collectives  count_collectives, held_gradients: what a rank sends and holds
     ranks      Ranks: a function on several ranks; scripts in processes of their own
@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from course_utils.collectives import count_collectives, held_gradients
 from course_utils.data import digits, next_letters, words
 from course_utils.loops import MicroBatchFinder, backward_window, evaluate, train_epoch, windows
-from course_utils.memory import held_bytes, saved_bytes, update_bytes
+from course_utils.memory import held_bytes, saved_bytes
 from course_utils.models import Tally, Transformer, mlp, shares_of
 from course_utils.record import record
 
@@ -40,7 +40,7 @@ _LATER = {  # by room: these need more than torch, and are imported when they ar
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "MicroBatchFinder",
     "record", "held_gradients", "count_collectives",
-    "saved_bytes", "held_bytes", "update_bytes",
+    "saved_bytes", "held_bytes",
     "Ranks", "RankError",
     "ledger", "show",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",

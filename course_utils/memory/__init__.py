@@ -9,7 +9,7 @@
 """
 
 from course_utils.memory.allocator import allocated
-from course_utils.memory.held import held_bytes, resident_bytes, update_bytes
+from course_utils.memory.held import held_bytes, resident_bytes
 from course_utils.memory.saved import saved_bytes
 
-__all__ = ["allocated", "held_bytes", "resident_bytes", "saved_bytes", "update_bytes"]
+__all__ = ["allocated", "held_bytes", "resident_bytes", "saved_bytes"]

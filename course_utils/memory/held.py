@@ -1,6 +1,6 @@
 """The bytes of gradients and activations that a training loop holds, event by event."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -84,33 +84,6 @@ def resident_bytes(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
         "gradients": _size(p.grad for p in model.parameters() if p.grad is not None),
         "optimizer state": _size(filter(torch.is_tensor, tree_leaves(list(optimizer.state.values())))),
     }
-
-
-def update_bytes(model: nn.Module, run: Callable, optimizer: Callable = torch.optim.AdamW) -> dict[str, int]:
-    """The peak of each of the four parts of memory in one update. They peak at different moments.
-
-    Args:
-        model: The model, which one step trains.
-        run: Function of the model: the forward and backward passes of one update.
-        optimizer: Function of the parameters to train, which returns the optimizer.
-
-    Returns:
-        The bytes of weights, gradients (one that is arriving counts beside `.grad`), optimizer
-        state and activations.
-
-    Example:
-        >>> sgd = torch.optim.SGD
-        >>> def backward(model):
-        ...     model(torch.zeros(8, 64)).sum().backward()
-        >>> update_bytes(nn.Linear(64, 10, bias=False), backward, sgd)
-        {'weights': 2560, 'gradients': 2560, 'optimizer state': 0, 'activations': 2048}
-    """
-    made = optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
-    with held_bytes(model) as held:
-        run(model)
-    made.step()
-    most = {"gradients": held.most("gradients", "arriving"), "activations": held.most("activations")}
-    return resident_bytes(model, made) | most
 
 
 def _size(tensors: Iterable[Tensor]) -> int:

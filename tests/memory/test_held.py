@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from torch import nn
 
 from course_utils import held_bytes, mlp
-from course_utils.memory import allocated, resident_bytes, update_bytes
+from course_utils.memory import allocated, resident_bytes
 
 BYTES = 4  # of a float32
 ONE_SET = (6 * 5 + 5 + 5 * 4 + 4) * BYTES
@@ -48,27 +47,6 @@ def test_what_stays_between_updates():
     counters = 4 * BYTES  # Adam counts its steps, for each parameter
     found = resident_bytes(model, optimizer)
     assert found == {"weights": ONE_SET, "gradients": ONE_SET, "optimizer state": 2 * ONE_SET + counters}
-
-
-def test_the_bytes_of_an_update_are_those_of_its_parts_and_it_makes_one_step():
-    model = nn.Linear(64, 10, bias=False)
-    before = model.weight.detach().clone()
-    model.bias_of_nothing = nn.Parameter(torch.zeros(3), requires_grad=False)
-
-    def run(model):
-        for _ in range(2):
-            model(torch.ones(8, 64)).sum().backward()
-
-    found = update_bytes(model, run, lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.9))
-    size = model.weight.nbytes
-    activations = 8 * 64 * model.weight.element_size()
-    assert found == {
-        "weights": size + model.bias_of_nothing.nbytes,
-        "gradients": 2 * size,  # the second arrives beside the first
-        "optimizer state": size,
-        "activations": activations,
-    }
-    assert torch.equal(model.weight, before - 16)
 
 
 def test_the_allocators_peak_counts_what_exists_at_once():
