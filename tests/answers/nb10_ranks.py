@@ -1,8 +1,5 @@
 """Answers to the exercises of 10_ranks: a sum over ranks, and the loop on two of them."""
 
-import torch
-import torch.distributed as dist
-
 from answers import edited, right, wrong
 
 HELD = "model.no_sync() if ranks > 1 and number < len(window) else nullcontext()"
@@ -17,15 +14,9 @@ def changed(*changes):
     return edited("ddp_window", *changes)
 
 
-@right("over_ranks")
-def gathered(number, device="cpu"):
-    if dist.is_initialized():
-        numbers = [None] * dist.get_world_size()
-        dist.all_gather_object(numbers, number)
-        return torch.tensor(numbers, device=device).sum()
-    return number
-
-
+SUM = "    dist.all_reduce(total)\n    return total.item()"
+GATHERED = "    parts = [None, None]\n    dist.all_gather_object(parts, total)\n    return sum(parts)"
+right("over_ranks")(edited("over_ranks", (SUM, GATHERED)))
 wrong("over_ranks", "wrong-value", "in one process")(lambda number: 2 * number)
 wrong("over_ranks", "wrong-sum", "expected [4, 4], got [1.5, 2.5]")(lambda number: number)
 
