@@ -13,8 +13,7 @@ from course_utils import Ranks, mlp, my_loop, train_epoch
 from course_utils.exercises import LOOPS, check, judge, loop_so_far
 from course_utils.my_loop import FILE
 
-CHECKED = {"00": "first_loop", "04": "accumulate_equal", "05": "accumulate", "08": "four_lines", "09": "amp_window"}
-CHECKED["10"] = "ddp_window"
+CHECKED = {LOOPS[exercise]: exercise for exercise in reversed(LOOPS)}  # the first of a notebook
 
 
 @pytest.fixture
@@ -54,11 +53,21 @@ def with_a_helper(model, batches, loss_fn, optimizer, n):
         optimizer.zero_grad(set_to_none=False)
 
 
+def by_sums(model, batches, loss_fn, optimizer, n, weight):
+    for window in pieces(list(batches), n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * weight(batch)).backward()
+        for p in model.parameters():
+            p.grad /= sum(map(weight, window))
+        optimizer.step()
+
+
 def pieces(batches, n):
     return [batches[start : start + n] for start in range(0, len(batches), n)]
 
 
-@pytest.mark.parametrize(("after", "answer"), [("00", train), ("04", counting), ("05", with_a_helper)])
+@pytest.mark.parametrize(("after", "answer"), [("00", train), ("04", counting), ("05", with_a_helper), ("06", by_sums)])
 def test_a_loop_that_passes_is_kept_runs_alone_and_is_the_next_notebooks(folder, after, answer):
     verdict = check(CHECKED[after], answer)
     assert verdict.passed
@@ -71,6 +80,17 @@ def test_a_loop_that_passes_is_kept_runs_alone_and_is_the_next_notebooks(folder,
     so_far = loop_so_far(after)
     assert so_far.__code__.co_names == answer.__code__.co_names
     assert [path.name for path in folder.iterdir()] == ["my_loop.py"]
+
+
+def test_of_a_loop_that_prints_it_is_said_that_later_cells_print_too(folder):
+    def printing(model, batches, loss_fn, optimizer):
+        train(model, batches, loss_fn, optimizer)
+        print("done")
+
+    assert check("first_loop", printing).message.endswith(
+        "It prints, and so will every later cell that trains with it."
+    )
+    assert "prints" not in check("first_loop", train).message
 
 
 def test_a_solution_isnt_kept(folder):
@@ -213,5 +233,4 @@ def test_the_last_loop_makes_the_updates_of_train_epoch_on_two_ranks_too_and_the
 
 @pytest.mark.parametrize("after", CHECKED)
 def test_the_courses_loop_passes_the_exercise(after):
-    assert LOOPS[CHECKED[after]] == after
     assert judge(CHECKED[after], my_loop.train_of(my_loop.of_the_course(after))).passed
