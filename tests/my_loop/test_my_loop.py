@@ -6,10 +6,13 @@ from subprocess import run
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 
+import gradaudit
 from course import NOTEBOOKS
-from course_utils import mlp, my_loop, train_epoch
+from course_utils import Ranks, mlp, my_loop, train_epoch
 from course_utils.exercises import LOOPS, check, judge, loop_so_far
 from course_utils.my_loop import FILE
 from notebooks import tags
@@ -188,6 +191,8 @@ def weights(train, **more):
     model = mlp(5, 4, 2).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     batches = [torch.randn(size, 7, dtype=torch.float64) for size in SIZES]
+    if dist.is_initialized():
+        model, batches = DistributedDataParallel(model), batches[dist.get_rank() : 6 : 2]
 
     def loss_fn(model, batch):
         return mse_loss(model(batch[:, :5]), batch[:, 5:])
@@ -203,6 +208,7 @@ MORE = {
     "08": {"max_norm": 0.1, "scheduler": None},
     "09": {"max_norm": 0.1, "scheduler": None, "autocast": nullcontext(), "scaler": torch.amp.GradScaler("cpu")},
 }
+MORE["10"] = MORE["09"]
 
 
 @pytest.mark.parametrize("after", MORE)
@@ -211,6 +217,22 @@ def test_the_courses_loop_makes_the_updates_of_train_epoch_to_the_last_bit(after
     ours, expected = weights(train_epoch, **MORE[after])
     assert all(map(torch.equal, theirs, ours))
     assert losses is None or losses == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_last_loop_makes_the_updates_of_train_epoch_on_two_ranks_too_and_the_auditor_says_nothing():
+    def on_a_rank(train, more):
+        with gradaudit.audit() as report:
+            found, losses = weights(train, **more)
+        return [p.tolist() for p in found], losses, len(report.findings)
+
+    last = my_loop.train_of(my_loop.of_the_course("10"))
+    with Ranks(2) as two:
+        here, there = two.run(on_a_rank, last, MORE["10"])
+        expected, losses, _ = two.run(on_a_rank, train_epoch, MORE["10"])[0]
+    assert here == there
+    assert here[0] == expected
+    assert here[1] == pytest.approx(losses, rel=1e-12)
+    assert here[2] == 0
 
 
 @pytest.mark.parametrize("after", CHECKED)
