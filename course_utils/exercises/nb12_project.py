@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from course_utils.exercises.judging import Mistake, exercise, not_attempted, same
+from course_utils.exercises.judging import Mistake, exercise, not_attempted, returned, same
 from course_utils.ranks.script import last_words, run_python
 from gradaudit.compare import RULES
 
@@ -97,7 +97,7 @@ def five_bugs(answer):
         hint = (
             "Follow one token of a long micro-batch, and one of the last. Or go on: the steps below measure each bug."
         )
-        raise Mistake("bugs-left", f"what you name are bugs, and {missing} more are.", hint)
+        raise Mistake("bugs-left", f"what you name are bugs; {missing} of the five you don't name.", hint)
 
 
 ONES, BY_TOKENS = [[1.0] * 4 + [0.0] * 6, [0.0] * 4 + [1.0] * 4 + [0.0] * 2], [[0.5, 0.2, 0.3, 0.0], [0.0] * 3 + [1.0]]
@@ -112,14 +112,7 @@ def find_shares(answer):
     for rows in (ONES, BY_TOKENS, [[0.5, 0.5, 0.0], [0.5, 0.5, 1.0]]):
         table = torch.tensor(rows)
         of_each = torch.randn(table.shape[1], 50, generator=generator) + 1  # no two are orthogonal
-        found = answer(table @ of_each, of_each.clone())
-        if not isinstance(found, torch.Tensor) or found.shape != table.shape:
-            what = f"a tensor of {tuple(found.shape)}" if isinstance(found, torch.Tensor) else f"{found!r:.60}"
-            if found is None or found is ...:
-                raise not_attempted("return a tensor with a row for each update.")
-            expected = (
-                f"{len(table)} updates of {table.shape[1]} micro-batches: expected a tensor of {tuple(table.shape)}"
-            )
-            raise Mistake("wrong-shape", f"{expected}, got {what}.", "A row is an update, a column a micro-batch.")
-        same("the first update's shares", found[0], table[0], "not-the-shares", SOLVE)
-        same("all shares", found, table, "not-the-shares", SOLVE)
+        found = returned(answer(table @ of_each, of_each.clone()), "a tensor with a row for each update")
+        hint = "A row is an update, a column a micro-batch."
+        same("the tensor's shape", tuple(getattr(found, "shape", ())), tuple(table.shape), "wrong-shape", hint)
+        same("the shares", found, table, "not-the-shares", SOLVE)

@@ -10,7 +10,7 @@ for letters, bug, says in (
     ("", "not-attempted", ""),
     ("abc", "no-bug", "b: `enumerate`"),
     ("acdfhz", "no-bug", "z: no statement"),
-    ("ac", "bugs-left", "3 more"),
+    ("ac", "bugs-left", "3 of the five"),
 ):
     wrong("five_bugs", bug, says)(letters)
 
