@@ -148,18 +148,22 @@ def on_paper(name: str, right: Mapping[str, Any], says: str, hint: str, *wrong: 
         says: What is said of a correct answer.
         hint: For every mistake.
         *wrong: For each known mistake its name, its numbers where they are wrong, and how it comes
-            about. The first that explains a number is named, with what it explains.
+            about. Each is named with the numbers that it is the first to explain.
     """
 
     def judge(answer: Mapping) -> None:
         if empty := [blank for blank in right if answer.get(blank, ...) is ...]:
             raise not_attempted(f"nothing is written for {', '.join(empty)} yet.")
-        got = {blank: None if answer[blank] is None else number(answer[blank]) for blank in right}
+        got = {blank: None if answer[blank] is None else number(answer[blank], "a number or None") for blank in right}
         off = [blank for blank in right if not agree(got[blank], right[blank])]
+        found = []
         for bug, numbers, how in (*wrong, ("wrong-value", got, "not right yet")):
             if explained := [blank for blank in off if blank in numbers and agree(got[blank], numbers[blank])]:
                 wrote = " and ".join(f"{blank} = {shown(got[blank])}" for blank in explained)
-                raise Mistake(bug, f"you wrote {wrote}: {how}.", hint)
+                found.append((bug, f"{wrote}: {how}"))
+                off = [blank for blank in off if blank not in explained]
+        if found:
+            raise Mistake(found[0][0], f"you wrote {'; '.join(says for _, says in found)}.", hint)
 
     EXERCISES[name] = Exercise(judge, says, takes=dict)
 
@@ -196,13 +200,13 @@ def returned(value: object, what: str) -> Any:
     return list(islice(value, 1000)) if isinstance(value, Iterator) else value
 
 
-def number(value: object) -> float:
-    """The number that an answer returned, as a float."""
-    returned(value, "a number")
+def number(value: object, what: str = "a number") -> float:
+    """The number that an answer returned, as a float; `what` is for the message."""
+    returned(value, what)
     try:
         return float(value.detach() if isinstance(value, Tensor) else value)
     except Exception:
-        raise wrong_type(f"expected a number, got {repr(value)} ({type(value).__name__}).") from None
+        raise wrong_type(f"expected {what}, got {repr(value)} ({type(value).__name__}).") from None
 
 
 def numbers(got: object, expected: int, what: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""The exercises of notebook 01: an autograd in five lines, and what is in `.grad`, on paper."""
+"""The exercises of notebook 01: an autograd engine in five lines, and what is in `.grad`, on paper."""
 
 from course_utils.exercises.judging import Mistake, exercise, number, on_paper, returned, same
 
@@ -8,7 +8,8 @@ FORMULAS = {  # the uses of each value, and the slopes of the loss
     "p + a with p = a * b, a = 2, b = 3": ([*PRODUCT, ("p", "loss", 1.0), ("a", "loss", 1.0)], {"a": 4.0, "b": 2.0}),
     "h * h with h = a * a, a = 2": ([*[("a", "h", 2.0)] * 2, *[("h", "loss", 4.0)] * 2], {"h": 8.0, "a": 32.0}),
 }
-PATHS = "What happens to the slopes along a path? And what where two paths meet?"
+PATHS = "Along a path, multiply a use's slope by what has arrived at its result. And what where two paths meet?"
+ORDER = "In which order must the uses be followed, so that all has arrived at a result before it is passed on?"
 
 
 @exercise("three formulas: slopes multiply along a path, and add where paths meet.")
@@ -17,9 +18,12 @@ def plus_equals(answer):
         flow = returned(answer([*uses]), "the slope of the loss along each value")
         got = {name: number(flow[name]) for name in slopes}
         if got == {"a": 2.0}:
+            if "b" not in answer([*PRODUCT, ("p", "loss", 1.0)]):
+                raise Mistake("early-return", "only one use is followed.", "Is your `return` inside the loop?")
             raise Mistake("not-attempted", "the slope of a * a at a = 2 is still 2 instead of 4.", PATHS)
         for name, slope in slopes.items():
-            same(f"{formula}, along {name}", got[name], slope, "wrong-slope", PATHS)
+            hint = ORDER if got[name] == 1.0 else PATHS  # p has passed on 0
+            same(f"the slope along {name} of {formula}", got[name], slope, "wrong-slope", hint)
 
 
 on_paper(

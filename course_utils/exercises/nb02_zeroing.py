@@ -19,7 +19,8 @@ on_paper(
     ("nothing-clears", {"fbs": 100}, "there is no z in it, and neither b nor s clears"),
     ("forgets-z", {"bszf": 11, "fbszs": 11, "fbzfbs": 111_111, "fbzs": 111},
      "a z clears all that is in .grad at that moment"),
+    ("counts-steps", {"fbs": 11, "bszf": 1, "fbszs": None, "fbzfbs": 1000}, "that's what the second step reads"),
     ("counts-rounds", {"fbszs": 100, "fbzfbs": 100}, "count the steps from the start, and the batches, not the rounds"),
-    ("backward-before-forward", {"bszf": 100}, "its b comes before the f of the same round: which loss does it use?"),
+    ("backward-before-forward", {"bszf": 100}, "its b comes before the f of the same round, and uses an older loss"),
     ("none-is-not-zero", {"fbzs": 0}, "zero_grad() with its defaults leaves no tensor at all"),
 )  # fmt: skip

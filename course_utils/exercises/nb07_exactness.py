@@ -1,4 +1,4 @@
-"""The exercise of notebook 07: a test of exactness runs against windows that are exact or not."""
+"""The exercises of notebook 07: a test of exactness, and what it has to switch off."""
 
 from copy import deepcopy
 
@@ -6,43 +6,73 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from course_utils.exercises.judging import exercise, same, truth
+from course_utils.exercises.judging import Mistake, agree, exercise, returned, same, truth, wrong_type
+from course_utils.my_loop import of_the_course, train_of
 
-EQUAL, RAGGED, MEAN = (4, 4, 4, 4), (7, 2, 4, 1), (1 / 4,) * 4
-SHARES = [size / sum(RAGGED) for size in RAGGED]  # the correct weights of losses that are means over samples
-DROPOUT = nn.Sequential(nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.5))  # with a seed alone one draws other masks
-BIAS, ROOT = "a loop that counts one bias twice", "a root of a mean"
-CASES = (  # the bug of a test that is wrong on it, what it is, weights of losses, samples, a layer, the loss's factor
-    ("misses-batchnorm", "a model with BatchNorm in training mode", MEAN, EQUAL, nn.BatchNorm1d(5), 1),
-    ("misses-wrong-loops", "a loop that divides unequal micro-batches by N", MEAN, RAGGED, nn.Tanh(), 1),
-    ("misses-wrong-loops", "a loop that turns the gradient's sign around", (-1 / 4,) * 4, EQUAL, nn.Tanh(), 1),
-    ("misses-wrong-loops", BIAS, MEAN, EQUAL, nn.Tanh(), 1),
-    ("misses-wrong-losses", ROOT, MEAN, EQUAL, nn.Tanh(), 1),
-    ("misses-small-errors", "shares rounded to 8 digits", [round(w, 8) for w in SHARES], RAGGED, nn.Tanh(), 1),
-    ("misses-tiny-gradients", "a tiny loss and a loop that does not divide", (1,) * 4, EQUAL, nn.Tanh(), 1e-13),
-    ("accuses-rounding", "equal micro-batches, divided by N", MEAN, EQUAL, nn.Tanh(), 1),
-    ("accuses-rounding", "unequal micro-batches and a huge loss", SHARES, RAGGED, nn.Tanh(), 1e9),
-    ("accuses-dropout", "a model with dropout inside another layer", MEAN, EQUAL, DROPOUT, 1),
-    ("accuses-frozen", "a model with a frozen BatchNorm", MEAN, EQUAL, nn.BatchNorm1d(5).eval(), 1),
+EQUAL, RAGGED = (4, 4, 4, 4), (7, 2, 4, 1)
+FACTOR, STEP = "(weight(batch) / total)", "optimizer.step()"
+BIAS, ROUNDED = (STEP, f"model[-1].bias.grad *= 2; {STEP}"), (FACTOR, "round(weight(batch) / total, 8)")
+CASES = (  # the bug of a test that is wrong on it, what it is, an edit of the loop, samples, a layer, the loss's factor
+    ("accuses-exact", "a correct loop, on equal micro-batches", (), EQUAL, nn.Tanh(), 1),
+    ("accuses-exact", "a correct loop, on unequal micro-batches and a huge loss", (), RAGGED, nn.Tanh(), 1e9),
+    ("accuses-frozen", "a correct loop, on a model with a frozen BatchNorm", (), EQUAL, nn.BatchNorm1d(5).eval(), 1),
+    ("misses-wrong-loops", "a loop that divides unequal micro-batches by N", (FACTOR, "1 / n"), RAGGED, nn.Tanh(), 1),
+    ("misses-wrong-loops", "a loop that turns the gradient's sign around", (FACTOR, "-1 / n"), EQUAL, nn.Tanh(), 1),
+    ("misses-wrong-loops", "a loop that counts one bias twice", BIAS, EQUAL, nn.Tanh(), 1),
+    ("misses-wrong-losses", "a root of a mean", (), EQUAL, nn.Tanh(), 1),
+    ("misses-batchnorm", "a model with BatchNorm in training mode", (), EQUAL, nn.BatchNorm1d(5), 1),
+    ("misses-small-errors", "a loop that rounds its factors to 8 digits", ROUNDED, RAGGED, nn.Tanh(), 1),
+    ("misses-tiny-gradients", "a tiny loss and a loop that does not divide", (FACTOR, "1"), EQUAL, nn.Tanh(), 1e-13),
 )
-HINT = "Compare all entries, relative to their size. What was in `.grad` before? Which layers draw, or changed mode?"
+HINTS = {
+    "accuses-exact": "Are both gradients taken at the same weights? Is one window one update, at learning rate 1? Is "
+    "the difference compared with the gradient's size?",
+    "accuses-frozen": "Which layers are in another mode now than when the model arrived?",
+    "misses-wrong-loops": "Is the large batch's gradient made without the loop? Is every entry compared?",
+    "misses-wrong-losses": "The large batch is one call of `loss_fn`, with the samples of all micro-batches joined.",
+    "misses-batchnorm": "In which mode is the model trained, and in which is it tested?",
+}
 
 
-@exercise("your test finds all 7 that are not exact, and passes all 4 that are.")
+@exercise("your test finds all 7 that are not exact, and passes all 3 that are.")
 def is_exact(answer):
-    for bug, what, weights, sizes, layer, factor in CASES:
+    for bug, what, edit, sizes, layer, factor in CASES:
         torch.default_generator.manual_seed(3)
         model = nn.Sequential(nn.Linear(3, 5), deepcopy(layer), nn.Tanh(), nn.Linear(5, 4)).double()
         x, y = torch.randn(sum(sizes), 3), torch.randint(4, (sum(sizes),))
+        loop = of_the_course("06")
+        train = train_of(loop._replace(text=loop.text.replace(*edit)) if edit else loop)
 
-        def loss_fn(model, batch, factor=factor, power=0.5 if what == ROOT else 1.0):
+        def loss_fn(model, batch, factor=factor, power=0.5 if bug == "misses-wrong-losses" else 1.0):
             return factor * cross_entropy(model(batch[0]), batch[1]) ** power
 
-        def accumulate(model, window, loss_fn, weights=weights, of_bias=2 if what == BIAS else 1):
-            for batch, weight in zip(window, weights, strict=True):
-                (loss_fn(model, batch) * weight).backward()
-            model[-1].bias.grad *= of_bias
-
         window = list(zip(x.split(sizes), y.split(sizes), strict=True))
-        said = truth(answer(model, window, loss_fn, accumulate))
-        same(what, said, bug.startswith("accuses"), bug, HINT)
+        said = truth(answer(train, model, window, loss_fn, lambda batch: len(batch[1])))
+        hint = HINTS.get(bug, "By what is the norm of the difference divided, and how small must the quotient be?")
+        same(what, said, bug.startswith("accuses"), bug, hint)
+
+
+MODELS = {
+    "two layers of dropout": (nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.5)),
+    "dropout inside another layer": (nn.Sequential(nn.Tanh(), nn.Sequential(nn.Dropout(0.5))),),
+    "BatchNorm in training mode, and dropout": (nn.BatchNorm1d(5), nn.Dropout(0.5)),
+    "a frozen BatchNorm, and dropout": (nn.BatchNorm1d(5).eval(), nn.Dropout(0.5)),
+}
+
+
+@exercise("nothing draws random numbers any more, and every BatchNorm is in the mode in which it came.")
+def quiet(answer):
+    for what, layers in MODELS.items():
+        model, x = nn.Sequential(nn.Linear(3, 5), *deepcopy(layers)).double(), torch.randn(64, 3)
+        right = deepcopy(model)
+        for layer in right.modules():
+            layer.p = 0.0  # read by dropout alone
+        found = returned(answer(model), "the model")
+        if not isinstance(found, nn.Module):
+            raise wrong_type(f"expected the model, got {type(found).__name__}.")
+        if not torch.equal(found(x), found(x)):
+            hint = "Which layers draw random numbers? `model.modules()` has all of them, also those inside of others."
+            raise Mistake("still-random", f"{what}: two forward passes differ.", hint)
+        if not agree(found(x), right(x)):
+            hint = "In which mode was each layer when the model arrived? Only what draws random numbers may change."
+            raise Mistake("other-mode", f"{what}: the model computes something else than in training.", hint)

@@ -79,7 +79,11 @@ for bug, says, numbers in (
     ("counts-rounds", "fbszs = 100 and fbzfbs = 100: ", {"fbszs": 100, "fbzfbs": 100}),
     ("backward-before-forward", "bszf = 100: ", {"bszf": 100}),
     ("none-is-not-zero", "fbzs = 0: ", {"fbzs": 0}),
-    # Five errors, of which one reason explains one.
-    ("nothing-clears", "you wrote fbs = 100: there is no z", {"fbs": 100, "bszf": 1, "fbszs": 2, "fbzs": 4}),
+    # Four errors, each with its reason.
+    (
+        "nothing-clears",
+        "clears; bszf = 1: that's what the second step reads; fbszs = 2 and fbzs = 4: not right yet.",
+        {"fbs": 100, "bszf": 1, "fbszs": 2, "fbzs": 4},
+    ),
 ):
     wrong("third_step", bug, says)(solution("third_step") | numbers)

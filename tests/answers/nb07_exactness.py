@@ -1,9 +1,6 @@
-"""Answers to "is_exact": does a loop leave in .grad the gradient of one large batch?"""
-
-import copy
+"""Answers to "is_exact": does a loop use the gradient of one large batch? And to "quiet"."""
 
 import torch
-from torch import nn
 
 from answers import edited, right, wrong
 
@@ -13,37 +10,40 @@ def joined(window):
 
 
 @right("is_exact")
-def on_two_copies_with_tensors(model, window, loss_fn, accumulate):
-    for layer in model.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.p = 0.0
-    other = copy.deepcopy(model)
+def with_a_hook_before_the_step(train, model, window, loss_fn, weight):
     loss_fn(model, joined(window)).backward()
-    accumulate(other, window, loss_fn)
-    pairs = list(zip(model.parameters(), other.parameters(), strict=True))
-    gap = sum((a.grad - b.grad).square().sum() for a, b in pairs)
-    return gap < 1e-24 * sum(a.grad.square().sum() for a, _ in pairs)
+    large = [p.grad.clone() for p in model.parameters()]
+    optimizer, found = torch.optim.Adam(model.parameters()), []
+    optimizer.register_step_pre_hook(lambda *_: found.extend(p.grad.clone() for p in model.parameters()))
+    train(model, window, loss_fn, optimizer, len(window), weight)
+    gap = sum((a - b).square().sum() for a, b in zip(found, large, strict=True))
+    return gap < 1e-24 * sum(b.square().sum() for b in large)
 
 
-FOR = "    for layer in model.modules():"
 RESULT = "bool((found - large).norm() < 1e-12 * large.norm())"
+LARGE = "    loss_fn(model, large_batch).backward()"
 NORMALIZES = "any(isinstance(layer, nn.BatchNorm1d) and layer.training for layer in model.modules())"
-right("is_exact")(edited("is_exact", ("layer.p = 0.0", "layer.eval()")))
 
 for bug, says, *changes in (
-    ("misses-batchnorm", "BatchNorm in training", (FOR, f"    model.eval()\n{FOR}")),
-    ("accuses-frozen", "", (FOR, f"    model.train()\n{FOR}")),
-    ("accuses-rounding", "", (RESULT, "torch.equal(found, large)")),
+    ("misses-batchnorm", "BatchNorm in training", (LARGE, f"    model.eval()\n{LARGE}")),
+    ("accuses-frozen", "", (LARGE, f"    model.train()\n{LARGE}")),
+    ("accuses-exact", "", (RESULT, "torch.equal(found, large)")),
+    ("accuses-exact", "", ("lr=1.0", "lr=0.1")),
     ("misses-small-errors", "", ("1e-12", "1e-4")),
     ("misses-tiny-gradients", "", (RESULT, "torch.allclose(found, large, rtol=1e-10, atol=1e-11)")),
     ("misses-wrong-loops", "the gradient's sign", ("(found - large).norm()", "abs(found.norm() - large.norm())")),
-    ("accuses-dropout", "inside another layer", ("model.modules()", "model")),
     (
         "misses-wrong-losses",
         "",
-        (FOR, f"    if {NORMALIZES}:\n        accumulate(model, window, loss_fn)\n        return False\n{FOR}"),
+        (LARGE, f"    if {NORMALIZES}:\n        return False\n{LARGE}"),
         ("loss_fn(model, large_batch)", "sum(loss_fn(model, b) * len(b[1]) / len(large_batch[1]) for b in window)"),
     ),
     ("wrong-type", "", (RESULT, "((found - large).norm() / large.norm()).item()")),
 ):
     wrong("is_exact", bug, says)(edited("is_exact", *changes))
+
+right("quiet")(edited("quiet", ("layer.p = 0.0", "layer.eval()")))
+wrong("quiet", "other-mode", "BatchNorm in training mode")(lambda model: model.eval())
+wrong("quiet", "other-mode", "frozen")(edited("quiet", ("    return", "    model[1].train()\n    return")))
+wrong("quiet", "still-random", "inside another layer")(edited("quiet", ("model.modules()", "model")))
+wrong("quiet", "wrong-type")(lambda model: model.training)

@@ -56,11 +56,13 @@ def test_the_first_difference_is_named_after_what_differs():
     ("answer", "bug", "message"),
     [
         ({"a": 1, "b": ..., "c": None}, "not-attempted", "nothing is written for b yet."),
-        ({"a": 3, "b": 7, "c": None}, "added", "you wrote a = 3: nothing is added."),
+        ({"a": 3, "b": 7, "c": None}, "added", "you wrote a = 3: nothing is added; b = 7: not right yet."),
         ({"a": 8, "b": 2, "c": 0}, "wrong-value", "you wrote a = 8 and c = 0: not right yet."),
     ],
 )
-def test_on_paper_a_mistake_is_said_of_the_blanks_that_it_explains_and_of_no_other(monkeypatch, answer, bug, message):
+def test_on_paper_each_mistake_is_said_of_the_blanks_that_it_explains_and_of_no_other(
+    monkeypatch, answer, bug, message
+):
     monkeypatch.setattr(judging, "EXERCISES", {})
     right = {"a": 1, "b": 2, "c": None}
     on_paper("sum", right, "three numbers.", "Add?", ("added", {"a": 3, "b": 4}, "nothing is added"))

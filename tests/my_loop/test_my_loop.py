@@ -79,6 +79,17 @@ def test_a_loop_that_passes_is_kept_runs_alone_and_is_the_next_notebooks(folder,
     assert [path.name for path in folder.iterdir()] == ["my_loop.py"]
 
 
+def test_of_a_loop_that_prints_it_is_said_that_later_cells_print_too(folder):
+    def printing(model, batches, loss_fn, optimizer):
+        train(model, batches, loss_fn, optimizer)
+        print("done")
+
+    assert check("first_loop", printing).message.endswith(
+        "It prints, and so will every later cell that trains with it."
+    )
+    assert "prints" not in check("first_loop", train).message
+
+
 def test_a_solution_isnt_kept(folder):
     assert check("first_loop", train, scored=False).passed
     assert not FILE.exists()
