@@ -114,7 +114,7 @@ def compare(watch: Callable, answer: Any, solution: Any, cases: Sequence, **mist
             for name, value in want.items():
                 same(name, got[name], value, *mistakes.get(name, ()))
         except Mistake as mistake:
-            raise Mistake(mistake.verdict.bug, f"{case}: {mistake}", mistake.verdict.hint) from None
+            raise Mistake(mistake.verdict.bug, f"{mistake} Tried on {case}.", mistake.verdict.hint) from None
 
 
 def same(what: str, got: Any, want: Any, bug: str = "wrong-value", hint: str = BY_HAND) -> None:

@@ -48,17 +48,16 @@ class Case:
     """
 
     old_gradient = False  # whether an earlier backward pass has left something in `.grad`
-    max_norm = 0.0
 
     def __init__(self, *calls: Sequence[int], **settings: Any):
         self.calls, self.settings = calls, settings
         self.__dict__.update(settings)
 
     def __str__(self) -> str:
-        sizes = " and ".join(dict.fromkeys(str([*call]) for call in self.calls))
+        sizes = dict.fromkeys(str([*call]) for call in self.calls)
         settings = "".join(f", {name} = {shown(value)}" for name, value in self.settings.items())
-        times = f"run {len(self.calls)} times, " * (len(self.calls) > 1)
-        return f"{times}on batches of {sizes} samples{settings}"
+        settings = settings.replace("old_gradient = True", "`.grad` not empty").replace("spikes =", "gradients times")
+        return f"batches of {' and '.join(sizes)} samples{', in two calls' * (len(sizes) < len(self.calls))}{settings}"
 
 
 def twice(sizes: Sequence[int], **settings: Any) -> Case:
@@ -108,6 +107,7 @@ class Loop:
     """The model, data and optimizer of a learner's loop, and a record of its updates."""
 
     name, peak = "", 0  # says of which model, where there are several; bytes that its backward passes need
+    late = "leftover-gradients", ""  # the mistake of an update that is never made, and more about it
 
     def __init__(self, case: Case, model: type[Counter] = Counter):
         sizes = torch.tensor([size for call in case.calls for size in call])
@@ -143,7 +143,9 @@ class Loop:
                 batches = self.batches(given)
                 call(batches)
                 unchanged(batches, self.batches(given))
-        self.peak = saved.peak
+        self.peak, grad = saved.peak, self.model.weight.grad
+        if grad is not None and not grad.isfinite().all():
+            self.late = "stale-gradients", " `.grad` still holds an infinity or a NaN."
         return {"updates": self}
 
     def held(self, step: Step | None) -> set[int]:
@@ -156,7 +158,7 @@ class Loop:
         if not (self.steps or self.ran):
             raise not_attempted(f"no backward pass and no step has run yet{expected}")
         if not self.steps:
-            self.wrong("leftover-gradients", f"no step has used a gradient{expected}")
+            self.wrong(self.late[0], f"no step has used a gradient{expected}{self.late[1]}")
         for call in range(want.steps[-1].call + 1):
             mine, right = ([step for step in loop.steps if step.call == call] for loop in (self, want))
             for pair in zip_longest(mine, right):
@@ -177,7 +179,9 @@ class Loop:
         due, has = self.held(right), self.held(step)
         lost, strangers = due - has, has - due
         if step is None:
-            self.wrong("leftover-gradients", f"batches {listed(due)} never get their step{self.name}.")
+            if rest := due - self.ran:
+                self.wrong("missing-backward", f"the loop ends before batches {listed(rest)}{self.name} or skips them.")
+            self.wrong(self.late[0], f"batches {listed(due)} never get their step{self.name}.{self.late[1]}")
         update = f"update {step.number}{self.name}"
         if right is None:
             bug = "irregular-window" if has else "empty-step"
@@ -195,14 +199,18 @@ class Loop:
         if agree(step.row, right.row, 1e-5):  # PyTorch adds a millionth to the norm that it divides by
             return
         factors, owner = (step.row / right.row)[right.row != 0], self.owner[right.row != 0]
-        times = [float(f"{factors[owner == index].mean():.6g}") for index in owner.unique()]
+        alike = agree(factors, factors[:1].expand_as(factors), 1e-5)
+        limit = self.case.settings.get("max_norm")
+        clips = any(agree(norm, limit, 1e-3) for norm in (step.norm, step.norm * SCALE, right.norm))
+        times = [float(f"{factors[owner == index].mean():.{3 if clips else 6}g}") for index in owner.unique()]
         counts = f"the batches of {update} count {times} times what they should"
-        if any(agree(norm, self.case.max_norm, 1e-3) for norm in (step.norm, step.norm * SCALE, right.norm)):
-            instead = f" instead of {right.norm:.3g}" * (not agree(step.norm, right.norm, 1e-3))
-            raise Mistake("clip-timing", f"{counts}, and the norm at the step is {step.norm:.3g}{instead}.", LIMIT)
+        if clips:
+            norms = f"and the norm at the step is {step.norm:.3g} instead of {right.norm:.3g}"
+            why = norms if alike else "unequally: a limit acted before the window was complete"
+            raise Mistake("clip-timing", f"{counts}, {why}.", LIMIT)
         if all(abs(x - 1) < 0.004 for x in times):
             raise Mistake("low-precision", f"{counts}: a factor is rounded, or has too few digits.", DIGITS)
-        if agree(factors, factors[:1].expand_as(factors), 1e-5):
+        if alike:
             raise Mistake("loss-scale", f"{update} is {times[0]:g} times what it should be.", SHARE)
         raise Mistake("token-weights", f"{counts}.", WEIGHT)
 

@@ -7,7 +7,7 @@ from torch.amp import GradScaler
 from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils import my_loop
-from course_utils.exercises.judging import Mistake, compare, exercise
+from course_utils.exercises.judging import Mistake, agree, compare, exercise
 from course_utils.exercises.loop import SCALE, Case, Loop, losses_of, twice
 
 EQUAL, RAGGED = (2,) * 6, (4, 2, 1, 3, 2, 3, 1)
@@ -25,7 +25,8 @@ SCALED = [
     Case((2,) * 10, n=2, max_norm=10.0, scaler="off", spikes={4: nan, 5: 64.0, 8: inf}),  # as for bfloat16
     twice(RAGGED, n=2, max_norm=10.0, scaler="on", spikes={6: inf, 13: nan}, old_gradient=True),
 ]
-SCHEDULE = "scheduler steps before each update"
+SCHEDULE = "scheduler steps so far, at each update and at the end of each epoch"
+LOGS = "", "the last micro-batch's share", "the last micro-batch's alone", "the scaled loss"
 MISTAKES = {
     "losses": ("wrong-loss", "A window's loss is the mean over its samples, before the step. What does your log hold?"),
     SCHEDULE: ("scheduler-cadence", "After which line has an update been made? One scheduler step belongs there."),
@@ -54,9 +55,22 @@ class Pairs(Loop):
         super().compare_update(step, right)
 
 
+def known(losses, means, window):
+    """The losses of a log; or what its first is, if that is known to be wrong.
+
+    Args:
+        losses: One per window.
+        means: The mean losses of the micro-batches.
+        window: The samples of the first window's micro-batches.
+    """
+    shares = [mean * size / sum(window) for mean, size in zip(means or [nan], window, strict=False)]
+    values = sum(shares), shares[-1], shares[-1] * sum(window) / window[-1], sum(shares) * SCALE
+    return next((log or losses for log, value in zip(LOGS, values, strict=True) if agree(losses[0], value)), losses)
+
+
 def watch(answer, case):
     """Watches epochs: updates, losses and schedule; with a scaler, scale and autocast, too."""
-    loop, losses, steps, scales, autocast = Pairs(case), [], [], [], []
+    loop, losses, steps, scales, autocast, means = Pairs(case), [], [], [], [], []
     scheduler = ExponentialLR(loop.optimizer, gamma=1.0)
     tools, kind = [case.n, lambda batch: len(batch[0]), case.max_norm, scheduler], case.settings.get("scaler", "off")
     scaler = GradScaler("cpu", init_scale=SCALE, growth_interval=1, enabled=kind == "on")
@@ -69,7 +83,8 @@ def watch(answer, case):
     def loss_fn(model, batch):
         is_on()
         scales.append(scaler.get_scale())
-        return loop.loss_fn(model, batch)
+        means.append((loss := loop.loss_fn(model, batch)).item())
+        return loss
 
     def epoch(batches):
         with torch.autocast("cpu", enabled=False):  # which ends what an answer leaves open
@@ -78,7 +93,7 @@ def watch(answer, case):
         steps.append(scheduler.last_epoch)
 
     loop.optimizer.register_step_post_hook(lambda *_: (steps.append(scheduler.last_epoch), is_on()))
-    seen = loop.run(epoch) | {SCHEDULE: steps, "losses": losses}
+    seen = loop.run(epoch) | {SCHEDULE: steps, "losses": known(losses, means, case.calls[0][: case.n])}
     return seen | {"scale": scales, "autocast": autocast} if len(tools) > 4 else seen
 
 

@@ -25,6 +25,7 @@ TABLES = (  # the bug of a test that is wrong on it, what it is, and how much ea
     ("accuses-rounded-sums", "a window of six", [[1 / 6] * 6]),  # they add up to 0.9999999999999999
     ("misses-wrong-sums", "windows of four that aren't divided", [[1] * 4 + [0] * 4, [0] * 4 + [1] * 4]),
     ("misses-wrong-sums", "a short window, divided by four", [[Q] * 4 + [0], [0] * 4 + [Q]]),
+    ("misses-wrong-sums", "windows of six and two, divided by four", [[Q] * 6 + [0] * 2, [0] * 6 + [Q] * 2]),
     ("misses-lost-data", "the last micro-batch in no update", [[Q] * 4 + [0] * 5, [0] * 4 + [Q] * 4 + [0]]),
     ("misses-lost-data", "only the last micro-batch of each window", [[0, 0, 0, 1] + [0] * 4, [0] * 7 + [1]]),
     ("misses-stale-data", "the first window's four again in the second", [[Q] * 4 + [0] * 4, [1 / 8] * 8]),
@@ -32,7 +33,7 @@ TABLES = (  # the bug of a test that is wrong on it, what it is, and how much ea
 HINT = "What does each row of a correct table add up to, in floats? In how many rows is each micro-batch?"
 
 
-@exercise("your test accepts 5 correct tables, with short windows and unequal shares, and refuses 5 wrong ones.")
+@exercise("your test accepts 5 correct tables, with short windows and unequal shares, and refuses 6 wrong ones.")
 def is_correct(answer):
     for bug, what, table in TABLES:
         said = truth(answer([[float(share) for share in row] for row in table]))

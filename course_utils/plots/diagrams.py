@@ -60,7 +60,7 @@ def arrows(gradients: Sequence[Pair], total: Pair, mean: Pair) -> Figure:
                color=BLUE)  # fmt: skip
     for end, color, dashes, name in ((total, RED, "--", "sum"), (mean, GREEN, "-", "mean")):
         arrow(axis, (0, 0), end, color, 2.4, dashes)
-        write(axis, name, end, (-6, 6), ha="right", fontsize=FONT, color=color)
+        write(axis, name, [x / 2 for x in end], (0, -16), fontsize=FONT, color=color)
     axis.update_datalim([*corners, total, mean])
     axis.margins(0.15)
     axis.axhline(0, color="0.5", linewidth=0.5)

@@ -63,35 +63,35 @@ def _heaviest_by_lightest(update: AuditedUpdate) -> float:
 
 PITFALLS = {
     zeroing.never_zeroed: Pitfall(
-        "Diverges; at a tiny learning rate learns faster.",
+        "The loss diverges; at a tiny learning rate it falls faster.",
         ("Nothing calls `zero_grad()`.", "Zero after every step."),
         ("micro-batches in the last update", lambda run: run.updates[-1].held),
     ),
     zeroing.zeroed_before_the_step: Pitfall(
         "No weight moves.",
         (
-            "`zero_grad()`, which sets `None`, between `backward()` and `step()`.",
-            "`backward()`, `step()`, `zero_grad()`.",
+            "`zero_grad()` comes right before `step()`.",
+            "Call `backward()`, `step()`, `zero_grad()`.",
         ),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
     zeroing.zeroed_in_every_micro_batch: Pitfall(
-        "Learns slowly, whatever N is.",
-        ("`zero_grad()` before every `backward()`.", "Zero once per window."),
+        "The model learns slowly, whatever N is.",
+        ("`zero_grad()` comes before every `backward()`.", "Zero once per window."),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
     windows.never_divided: Pitfall(
-        "Gradient norm depends on N.",
+        "The gradient's norm grows with N.",
         ("N mean losses are added up.", "Divide by what the window holds."),
         ("sum of a window's factors", lambda run: _factors(run.updates[0])),
     ),
     windows.step_at_batch_zero: Pitfall(
         "The first update comes early.",
-        ("`i % N == 0`, with `i` from 0.", "Loop over windows."),
+        ("The test `i % N == 0` counts `i` from 0.", "Loop over windows."),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
     windows.tail_never_used: Pitfall(
-        "An update per epoch is missing.",
+        "Each epoch makes one update too few.",
         ("A short window gets no step.", "Loop over windows."),
         ("micro-batches in no update", lambda run: len(run.ledgers[0].left_over)),
     ),
@@ -102,62 +102,62 @@ PITFALLS = {
     ),
     windows.mean_of_means: Pitfall(
         "The loss looks right; short sequences count more.",
-        ("Each loss is a mean over its tokens.", "Multiply it by its tokens / the window's."),
+        ("Each loss is a mean over its tokens.", "Multiply it by its share of the window's tokens."),
         ("heaviest token / lightest token", lambda run: _heaviest_by_lightest(run.updates[0])),
     ),
     windows.backward_in_validation: Pitfall(
         "The first update after validation is large.",
-        ("`backward()` in validation.", "Validate under `no_grad()`."),
+        ("Validation calls `backward()`.", "Validate under `no_grad()`."),
         ("`backward()` calls in that update", lambda run: max(update.held for update in run.updates)),
     ),
     timing.clipped_in_every_micro_batch: Pitfall(
         "N norms are logged per update.",
-        ("Clips after every `backward()`.", "Clip once per window."),
+        ("The loop clips after every `backward()`.", "Clip once per window."),
         ("clips per update", lambda run: len(run.updates[0].clips)),
     ),
     timing.clipped_after_the_step: Pitfall(
         "Spikes get through.",
-        ("Clips after `step()`.", "Clip right before `step()`."),
+        ("The loop clips after `step()`.", "Clip right before `step()`."),
         ("clips before step 1", lambda run: sum(not clip.late for clip in run.updates[0].clips)),
     ),
     timing.clipped_once: Pitfall(
-        "Logged norms become 0.",
-        ("A generator of parameters, used up.", "Keep a list."),
+        "The logged norms become 0.",
+        ("The first clip uses up a generator of parameters.", "Keep a list."),
         ("clips in update 2", lambda run: len(run.updates[1].clips)),
     ),
     timing.clipped_before_unscale: Pitfall(
-        "With a scaler and SGD, hardly learns.",
-        ("Clips while `.grad` holds the scale.", "`unscale_()`, then clip."),
+        "With a scaler and SGD, the model hardly learns.",
+        ("The loop clips scaled gradients.", "Call `unscale_()`, then clip."),
         ("scale in `.grad` at the clip", lambda run: run.updates[0].clips[0].scaled),
     ),
     timing.unscaled_in_every_micro_batch: Pitfall(
         "With a scaler, early micro-batches hardly count.",
-        ("`unscale_()`, `update()` after every `backward()`.", "Both once per window."),
+        ("`unscale_()` and `update()` come after every `backward()`.", "Call both once per window."),
         ("`unscale_()` calls per update", lambda run: len(run.updates[0].unscaled_after)),
     ),
     timing.warmup_in_micro_batches: Pitfall(
         "The warm-up ends N times too early.",
-        ("`scheduler.step()` in every micro-batch.", "Call it after an update."),
+        ("`scheduler.step()` comes in every micro-batch.", "Call it after an update."),
         ("`scheduler.step()` calls per update", lambda run: _schedule_steps(run.updates[1])),
     ),
     timing.averaged_in_every_micro_batch: Pitfall(
         "The weights' average (EMA) forgets too fast.",
-        ("Averages in every micro-batch.", "Average after an update."),
+        ("The loop averages in every micro-batch.", "Average after an update."),
         ("averagings per update", None),
     ),
     models.optimizer_before_wrapping: Pitfall(
         "No weight moves, but `.grad` fills.",
-        ("The optimizer has an earlier model's parameters.", "Build it last."),
+        ("The optimizer has an earlier model's parameters.", "Create it after wrapping the model."),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
     models.checkpointed_after_frozen: Pitfall(
         "Some layers never learn.",
-        ("Reentrant checkpointing after frozen layers.", "`use_reentrant=False`."),
+        ("Checkpointing after frozen layers is reentrant.", "Pass `use_reentrant=False`."),
         ("parameters without a gradient", lambda run: sum(run.ledgers[0].never.values())),
     ),
     models.one_backward_per_window: Pitfall(
         "Memory grows with N.",
-        ("One `backward()` per window.", "`backward()` on each loss; log `loss.item()`."),
+        ("`backward()` runs once per window.", "Call `backward()` on each loss; log `loss.item()`."),
         ("forward passes per `backward()`", lambda run: run.calls[0].graphs),
     ),
 }

@@ -76,7 +76,7 @@ local function span(found)
   end
 end
 
-local widths = { pitfalls = { 0.27, 0.25, 0.24, 0.24 }, decisions = { 0.38, 0.105, 0.515 } }  -- of the sheet's tables
+local widths = { pitfalls = { 0.25, 0.27, 0.24, 0.24 }, decisions = { 0.38, 0.105, 0.515 } }  -- of the sheet's tables
 
 local function div(found)
   local name = found.classes[1]

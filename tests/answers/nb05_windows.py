@@ -54,3 +54,6 @@ def accumulate_until_the_last(model, batches, loss_fn, optimizer, n):
 wrong("accumulate_equal", "missing-backward")(
     edited("accumulate_equal", ("loss.backward()", "if number % n == 0: loss.backward()"))
 )
+wrong("accumulate_equal", "missing-backward", "the loop ends before batches [3, 4] or skips them")(
+    edited("accumulate_equal", ("            optimizer.zero_grad()\n", "            return\n"))
+)

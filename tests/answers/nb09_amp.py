@@ -68,12 +68,10 @@ for bug, *changes in (
     ("token-weights", (SHARE, "(weight(window[0]) / total)")),
     ("token-weights", (SHARE, "(len(batch) / sum(map(len, window)))")),
     ("clip-timing", (CLIP, "")),
-    ("clip-timing", (CLIP, ""), (BACKWARD, f"{BACKWARD}    {CLIP}")),
     ("clip-timing", (CLIP + STEP, STEP + CLIP)),
     ("scheduler-cadence", (TICK, "")),
     ("scheduler-cadence", (TICK, ""), (BACKWARD, f"{BACKWARD}    {TICK}")),
     ("scheduler-cadence", (STEP + TICK, TICK + STEP)),
-    ("wrong-loss", ("window_loss += loss.item()", "window_loss = loss.item()")),
     ("wrong-loss", ("window_loss += loss.item()", f"window_loss += {MEAN_LOSS}.item() / len(window)")),
     ("held-graphs", ("window_loss += loss.item()", "window_loss = window_loss + loss")),
     ("not-attempted", ("    return losses", "    pass")),
@@ -81,6 +79,12 @@ for bug, *changes in (
     ("changed-input", ("    return losses", "    batches.clear()\n    return losses")),
 ):
     wrong("four_lines", bug)(edited("four_lines", *changes))
+early = edited("four_lines", (CLIP, ""), (BACKWARD, f"{BACKWARD}    {CLIP}"))
+wrong("four_lines", "clip-timing", "[0.065, 0.253, 0.735, 2.28] times what they should, unequally: a limit")(early)
+last = edited("four_lines", ("window_loss += loss.item()", "window_loss = loss.item()"))
+wrong("four_lines", "wrong-loss", "got the last micro-batch's share. Tried on batches of [2, 2, 2, 2, 2, 2] samples")(
+    last
+)
 
 
 SCALED = "            scaler.scale(loss).backward()\n"
@@ -171,7 +175,7 @@ for bug, says, *changes in (
     ("raises", "unscale_() has already been called", (UPDATE, f"    {UPDATE}")),
     ("raises", "unscale_() is being called after step()", (UPDATE, "")),
     ("irregular-window", "", (UPDATE, f"        optimizer.step()\n{UPDATE}")),
-    ("leftover-gradients", "no step has used a gradient", (UPDATE + ZERO, f"    {ZERO}{UPDATE}")),
+    ("stale-gradients", "`.grad` still holds an infinity or a NaN", (UPDATE + ZERO, f"    {ZERO}{UPDATE}")),
     (
         "token-weights",
         "count [1.0, 1.0, 1024.0, 1024.0] times",
@@ -185,7 +189,7 @@ for bug, says, *changes in (
         (FORWARD, "            if True:\n    "),
         ("    losses = []\n", "    losses = []\n    autocast.__enter__()\n"),
     ),
-    ("wrong-loss", "", ("loss.item()", "scaler.scale(loss).item()")),
+    ("wrong-loss", "got the scaled loss", ("loss.item()", "scaler.scale(loss).item()")),
     (
         "held-graphs",
         "",

@@ -31,7 +31,11 @@ for bug, says, *changes in (
     ("loss-scale", "", (CLIP, "nn.utils.clip_grad_norm_(model.parameters(), 1.0)")),
     ("clip-timing", "", ("model.parameters()", "list(model.parameters())[:1]")),
     ("clip-timing", "instead of 0.1", (CLIP, "pass")),
-    ("leftover-gradients", "", (WINDOWS, f"[window for window in {WINDOWS} if len(window) == n]")),
+    (
+        "missing-backward",
+        "the loop ends before batches [9, 10, 11] or",
+        (WINDOWS, f"[window for window in {WINDOWS} if len(window) == n]"),
+    ),
     ("discarded-gradients", "", (BACKWARD, f"{ZERO}; {BACKWARD}")),
     ("stale-gradients", "", (ZERO, "pass")),
     ("irregular-window", "", (WINDOWS, "windows(batches, 1)")),
@@ -74,6 +78,12 @@ def with_loops(updates):
 wrong("is_correct", "not-attempted")(lambda updates: None)
 wrong("is_correct", "wrong-type")(lambda updates: [sum(row) == 1 for row in updates])
 wrong("is_correct", "misses-wrong-sums")(lambda updates: all(any(column) for column in zip(*updates, strict=True)))
+wrong("is_correct", "misses-wrong-sums", "windows of six and two")(
+    edited(
+        "is_correct",
+        ("all(abs(sum(row) - 1) < 1e-9 for row in updates)", "abs(sum(map(sum, updates)) - len(updates)) < 0.1"),
+    )
+)
 wrong("is_correct", "accuses-rounded-sums")(lambda updates: all(sum(row) == 1 for row in updates))
 wrong("is_correct", "misses-lost-data")(lambda updates: all(abs(sum(row) - 1) < 1e-9 for row in updates))
 wrong("is_correct", "misses-stale-data", "the first window's four")(

@@ -45,10 +45,10 @@ def test_the_first_difference_is_named_after_what_differs():
         return found.value.verdict
 
     verdict = mistake(lambda x: x + x)
-    assert (verdict.bug, verdict.message) == ("wrong-value", "1.0: first: expected 3, got 2.")
+    assert (verdict.bug, verdict.message) == ("wrong-value", "first: expected 3, got 2. Tried on 1.0.")
     verdict = mistake(lambda x: 2 * x + 1 + (x == 10))
     assert verdict.bug == "too-short"
-    assert verdict.message == "1.0: second: expected 21, got 22."
+    assert verdict.message == "second: expected 21, got 22. Tried on 1.0."
     assert verdict.hint == "Where?"
 
 
