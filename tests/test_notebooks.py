@@ -153,7 +153,7 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "00_start": "2.3",
     "02_zeroing": "100 101",
     "04_accumulation": "2.4",
-    "08_training_loop": "16000 1000",
+    "08_training_loop": "16000 1000 33 34 135",
     "09_amp": "744 2000",
     "11_pitfalls": "22",
     "12_project": "60 150 3.3 15547 65536 16160 300 44",

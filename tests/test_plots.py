@@ -47,7 +47,7 @@ FIGURES = {
     "error_dots": lambda: plots.error_dots({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
     "bar_blocks": lambda: plots.bar_blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
     "rank_timeline": lambda: plots.rank_timeline(
-        {"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 1], [0, 1]]}
+        {"every": [([2, 4], [1, 1]), ([2, 4], [1, 1])], "the last": [([1, 4], [0, 1]), ([3, 4], [0, 1])]}
     ),
 }
 
@@ -213,14 +213,20 @@ def test_blocks_stand_side_by_side_as_wide_and_as_high_as_given():
     assert axis.get_xlim()[1] > 8, "the last bar's right edge is drawn"
 
 
-def test_the_ranks_have_a_bar_after_each_micro_batch_that_is_all_reduced():
-    every, last = plots.rank_timeline({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 3], [0, 3]]}).axes
-    bars = {axis: [(bar.get_x(), bar.get_y() + bar.get_height() / 2) for bar in axis.patches] for axis in (every, last)}
-    sent = {axis: [(int(x), rank) for x, rank in bars[axis] if x % 1] for axis in bars}
-    assert sent[every] == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert sent[last] == [(1, 0), (1, 1)]
-    assert texts(last) == ["1", "2", "1", "2"]
-    assert [axis.get_title(loc="right") for axis in (every, last)] == ["2 all-reduces", "3 all-reduces"]
-    updates = [line.get_xdata()[0] for line in last.lines if line.get_marker() == "D"]
-    assert len(updates) == 2
-    assert min(updates) > max(x for x, _ in bars[last])
+def test_the_lanes_of_ranks_are_joined_where_gradients_are_averaged():
+    every, first = plots.rank_timeline(
+        {"every": [([2, 4], [1, 3]), ([2, 4], [1, 3])], "first": [([2, 3], [1, 0]), ([2, 5], [1, 0])]}
+    ).axes
+    assert texts(every) == ["2", "4", "2", "4"]
+    arrows = {axis: [text.xy for text in axis.texts if not text.get_text()] for axis in (every, first)}
+    assert arrows == {every: [(0.35, 0.75), (1.35, 0.75)], first: [(0.35, 0.75)]}
+    assert [axis.get_title(loc="right") for axis in (every, first)] == ["4 all-reduces", "1 all-reduce"]
+    assert [line.get_marker() for axis in (every, first) for line in axis.lines] == ["D", "D", "D", "X"]
+
+
+def test_brackets_are_around_what_runs_another_number_of_times():
+    source = ["for x in xs:", "    if x:  # not 0", "        x *= 2", "    for _ in x:", "        f()"]
+    lines = list(zip(source, [4, 3, 3, 9, 6], strict=True))
+    (axis,) = plots.brackets(lines, {3: "each x"}).axes
+    assert texts(axis) == ["for x in xs:", "each x", "if x:", "x *= 2", "for _ in x:", "6 times", "f()"]
+    assert [box.get_y() for box in axis.patches] == [1, 4]

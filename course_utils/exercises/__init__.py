@@ -22,7 +22,7 @@ NOT_TRIED = {"not-attempted", "interrupted"}  # these say nothing about the answ
 # The exercises in which the learner's loop grows, and the notebook after which it is kept: see `my_loop`.
 LOOPS = {
     "first_loop": "00", "accumulate_equal": "04", "accumulate": "05", "weighted_loop": "06", "without_tokens": "06",
-    "four_lines": "08", "amp_window": "09",
+    "three_lines": "08", "four_lines": "08", "amp_window": "09", "ddp_window": "10",
 }  # fmt: skip
 
 

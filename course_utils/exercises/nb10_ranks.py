@@ -1,59 +1,83 @@
-"""The exercise of notebook 10: one window on two real ranks, with one all-reduce of gradients."""
+"""The exercises of notebook 10, on two real ranks: a sum over them, and the loop."""
+
+from math import inf
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from course_utils import my_loop
 from course_utils.collectives import count_collectives
-from course_utils.exercises.judging import Mistake, agree, exercise, same
-from course_utils.exercises.loop import Case, Loop, one_rank
-from course_utils.loops import train_epoch
+from course_utils.exercises import nb09_amp
+from course_utils.exercises.judging import Mistake, agree, compare, exercise, number, same
+from course_utils.exercises.loop import twice
 from course_utils.ranks import RankError, Ranks
 
 HANG = 6.0  # seconds after which two ranks that do not end are taken to wait for each other
 RANKS = Ranks(2)  # they start at the first run, and after an error
-ALONE, CASE = Case((4, 2), (3, 1)), Case((5, 1, 3, 2, 7, 6), (1, 2, 9, 4), (3, 8))
+EPOCH = (5, 1, 3, 2, 7, 6, 1, 2, 9, 4, 3, 8)  # every other batch is rank 1's
+CASES = [
+    twice(EPOCH, ranks=2, n=4, max_norm=1e6, scaler="on"),
+    twice(EPOCH, ranks=2, n=2, max_norm=10.0, scaler="on", spikes={4: inf, 19: inf}),
+    twice(EPOCH, ranks=2, n=3, max_norm=10.0, scaler="off", spikes={5: 64.0}),
+]
+SYNCS, EQUAL = "all-reduces of the gradients, by epoch", "both ranks step with the same gradients"
 SENDS = "Which backward pass of the window has to send, which call decides that, and when? See Step 3."
 EQUALLY = "Ranks must call equally many collectives, with tensors. Does one depend on the rank, or on its data?"
+SUM = "all_reduce writes the sum into the tensor that it is given, on every rank. What does your function return?"
 
 
-def run(answer, case):
-    """On this rank: the updates, and how often the gradients were all-reduced in each window."""
-    torch.default_generator.manual_seed(1)
-    loop, sent = Loop(case), []
-    model = DistributedDataParallel(loop.model)
-
-    def call(batches):
-        own = len(batches) // dist.get_world_size()
-        window = [(batch, batch) for batch in batches[own * dist.get_rank() :][:own]]
-        with count_collectives() as counted:
-            answer(model, window, lambda model, batch: loop.loss_fn(model, batch[0]), loop.optimizer)
-        sent.append(counted.bytes["all-reduce"] // sum(p.nbytes for p in loop.model.parameters()))
-
-    return loop.run(call)["updates"], sent
-
-
-def solution(model, window, loss_fn, optimizer):
-    train_epoch(model, window, loss_fn, optimizer, len(window), lambda batch: len(batch[0]))
-
-
-@exercise(
-    "ragged windows: one all-reduce of gradients each, and the updates of one process with all of the samples.",
-    extra=40.0,
-)
-def ddp_window(answer):
-    with one_rank():  # an error shows here with the learner's own line
-        run(answer, ALONE)[0].compare(run(solution, ALONE)[0])
-        want, _ = run(solution, CASE)
+def on_two(call, *args):
+    """What a call returns on both ranks. An error there, or a rank that waits, is a mistake."""
     try:
-        (here, sent), (there, _) = RANKS.run(run, answer, CASE, timeout=HANG)
+        return RANKS.run(call, *args, timeout=HANG)
     except RankError as error:
         for rank, text in error.errors.items():
             if not text.startswith("had not ended") and "gloo" not in text:  # there, two other collectives have met
                 raise Mistake("raises", f"on rank {rank}, {text.rstrip().splitlines()[-1]}", EQUALLY) from None
         raise Mistake("waits", "a rank waits for the other one, which is elsewhere or has ended.", EQUALLY) from None
-    alike = agree([step.row for step in here.steps], [step.row for step in there.steps])
-    same("both ranks step with the same gradients", alike, True, "ranks-differ", SENDS)
-    here.ran |= there.ran
-    here.compare(want)
-    same("all-reduces of the gradients, by window", sent, [1, 1, 1], "sync-cadence", SENDS)
+
+
+def run(answer, case):
+    """On this rank: what is seen of its epochs, and how often their gradients were all-reduced."""
+    torch.default_generator.manual_seed(1)
+    wrapped, sent = [], []
+
+    def epoch(model, batches, *more):
+        wrapped.append(wrapped[0] if wrapped else DistributedDataParallel(model))
+        with count_collectives() as counted:
+            losses = answer(wrapped[0], batches[dist.get_rank() :: 2], *more)
+        sent.append(counted.bytes["all-reduce"] // sum(p.nbytes for p in model.parameters()))
+        return losses
+
+    seen = nb09_amp.watch(epoch, case)
+    seen["updates"].optimizer = None  # its hooks can't travel
+    return seen | {SYNCS: sent}
+
+
+def watch(answer, case):
+    here, there = on_two(run, answer, case)
+    alike = agree([step.row for step in here["updates"].steps], [step.row for step in there["updates"].steps])
+    here["updates"].ran |= there["updates"].ran
+    return {EQUAL: alike} | here
+
+
+@exercise(
+    "alone as before; on two ranks one all-reduce of gradients per window, and the updates of one process.", extra=40.0
+)
+def ddp_window(answer):
+    right = my_loop.train_of(my_loop.of_the_course("10"))
+    compare(nb09_amp.watch, answer, right, nb09_amp.SCALED[1:4], **nb09_amp.MISTAKES)  # an error shows the own line
+    mistakes = nb09_amp.MISTAKES | {EQUAL: ("ranks-differ", SENDS), SYNCS: ("sync-cadence", SENDS)}
+    compare(watch, answer, right, CASES, **mistakes)
+
+
+def added(answer):
+    return answer(1.5 + dist.get_rank())
+
+
+@exercise("the sum on both ranks, and in one process the number itself.", extra=40.0)
+def over_ranks(answer):
+    same("over_ranks(3) in one process", number(answer(3)), 3.0, "wrong-value", "Alone, is there anything to add?")
+    sums = [number(found) for found in on_two(added, answer)]
+    same("over_ranks(1.5) on rank 0, over_ranks(2.5) on rank 1", sums, [4.0, 4.0], "wrong-sum", SUM)

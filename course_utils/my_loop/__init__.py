@@ -19,7 +19,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 FILE = Path("my_loop.py")  # beside the notebook, in which a kernel runs
-STAGES = ("00", "04", "05", "06", "08", "09")  # the notebooks that extend the loop
+STAGES = ("00", "04", "05", "06", "08", "09", "10")  # the notebooks that extend the loop
 IMPORT = "from course_utils.my_loop.after_05 import windows"
 _numbers = count()
 _unwritten = ""  # what the file would hold, if it could be written

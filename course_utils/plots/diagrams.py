@@ -1,16 +1,18 @@
-"""Drawings: how gradients flow back and add up, and which orders train."""
+"""Drawings: how gradients flow back and add up, which orders train, and how often lines run."""
 
 from collections.abc import Mapping, Sequence
 from math import cos, hypot, radians, sin
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Arc
+from matplotlib.patches import Arc, Rectangle
 
-from course_utils.plots.look import BLUE, FONT, GREEN, ORANGE, RED, Pair, arrow, draw_only, name_axis, new_figure, write
+from course_utils.plots import look as _look
+from course_utils.plots.look import BLUE, FONT, GREEN, INK, ORANGE, RED, Pair, arrow, draw_only, name_axis, write
 
 _CALLS = {"f": "forward", "b": "backward", "s": "step", "z": "zero"}
 _BESIDE = ((14, 14), "left", "bottom"), ((0, -14), "center", "top"), ((-14, 14), "right", "bottom")  # shift, ha, va
 _BOX = {"boxstyle": "round,pad=0.35"}
+_BOXES = ("#F6FAFD", INK, "-"), ("#E6F2FA", GREEN, "-."), ("#D3E8F6", BLUE, "-"), ("#FBEBDC", RED, "--")
 
 
 def backward_passes(
@@ -27,7 +29,7 @@ def backward_passes(
         calls = {"loss.backward()": ([("loss", "a", "2"), ("loss", "a", "2")], {"a": ".grad = 4"})}
         backward_passes({"a": (0, 0), "loss": (3, 0)}, calls)
     """
-    figure, axes = new_figure(width=5, height=1.5 * len(calls), rows=len(calls))
+    figure, axes = _look.new_figure(width=5, height=1.5 * len(calls), rows=len(calls))
     for axis, (title, (flows, words)) in zip(axes, calls.items(), strict=True):
         edges = [flow[:2] for flow in flows]
         for k, (start, end, amount) in enumerate(flows):
@@ -49,7 +51,7 @@ def backward_passes(
 
 def arrows(gradients: Sequence[Pair], total: Pair, mean: Pair) -> Figure:
     """Gradients of two weights, head to tail, with their sum and their mean from the origin."""
-    figure, (axis,) = new_figure(width=6.5, height=4.2)
+    figure, (axis,) = _look.new_figure(width=6.5, height=4.2)
     corners = [(0.0, 0.0)]
     for number, (dx, dy) in enumerate(gradients, start=1):
         x, y = corners[-1]
@@ -80,7 +82,7 @@ def dials(outcomes: Mapping[str, str], good: str) -> Figure:
         outcomes: Outcome of each order, such as `"zfbs"`, in words.
         good: The outcome of those that train.
     """
-    figure, axes = new_figure(width=4.2, height=5.8, rows=2)
+    figure, axes = _look.new_figure(width=4.2, height=5.8, rows=2)
     for axis, ring in zip(axes, ("fbs", "fsb"), strict=True):
         words = [_CALLS[letter] for letter in ring]
         train = 0
@@ -106,3 +108,40 @@ def dials(outcomes: Mapping[str, str], good: str) -> Figure:
 def _clock(degrees: float) -> Pair:
     """A point of the unit circle."""
     return cos(radians(degrees)), sin(radians(degrees))
+
+
+def brackets(lines: Sequence[tuple[str, int]], names: Mapping[int, str]) -> Figure:
+    """The lines of a program, with a box around each block that runs another number of times than what is around it.
+
+    Args:
+        lines: Each with how often it ran. Comments at their ends aren't drawn.
+        names: What a block is called that ran so often, from the outermost to the innermost; others
+            are called "k times".
+
+    Example:
+        >>> figure = brackets([("for x in xs:", 4), ("    x *= 2", 3)], {3: "each x"})
+    """
+    looks = dict(zip(reversed(names), reversed(_BOXES), strict=False))
+    levels = [(len(text) - len(text.lstrip())) // 4 for text, _ in lines]
+    texts = [text.strip().partition("  #")[0] for text, _ in lines]
+    wide = max(2 * level + len(text) + 9 * text.endswith(":") for level, text in zip(levels, texts, strict=True)) + 2
+    figure, (axis,) = _look.new_figure(width=0.3 + 0.0735 * wide, height=0.1 + 0.19 * len(lines))
+    around = [(-1, 0)]  # the level of each block that a line is in, and how often it runs
+    for top, (level, text) in enumerate(zip(levels, texts, strict=True)):
+        around = [block for block in around if block[0] < level]
+        depth = len({times for _, times in around}) - 1
+        axis.text(2 * level, top + 0.47, text, va="center", family="monospace", fontsize=FONT - 2.5,
+                  color="black" if depth else INK)  # fmt: skip
+        end = next((k for k in range(top + 1, len(lines)) if levels[k] <= level), len(lines))
+        counts = [count for k, (_, count) in enumerate(lines) if top < k < end and levels[k] == level + 1 and count]
+        around.append((level, min(counts, default=around[-1][1])))
+        if (times := around[-1][1]) != around[-2][1]:
+            fill, color, dashes = looks.get(times, _BOXES[0])
+            left, right = 2 * level + 1, wide + 1 - depth
+            look = {"fc": fill, "ec": color, "ls": dashes, "lw": 1.6, "zorder": 0.5 + depth / 10}
+            axis.add_patch(Rectangle((left, top + 1), right - left, end - top - 1 - 0.05 * depth, **look))
+            axis.text(right, top + 0.5, names.get(times, f"{times} times"), ha="right", va="center", color=color,
+                      fontsize=FONT - 1, weight="bold")  # fmt: skip
+    axis.set(xlim=(-0.3, wide + 1.3), ylim=(len(lines) + 0.1, -0.1))
+    axis.axis("off")
+    return figure

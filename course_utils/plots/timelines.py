@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from course_utils.plots.look import FONT, GREEN, INK, LEGEND, ORANGE, RED, SKY, SMALL, name_axis, new_figure
+from course_utils.plots.look import BLUE, FONT, GREEN, INK, LEGEND, ORANGE, RED, SKY, SMALL, name_axis, new_figure
 
 
 def memory_layers(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
@@ -36,35 +36,36 @@ def memory_layers(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure
     return figure
 
 
-def rank_timeline(panels: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
-    """The all-reduces of ranks among the micro-batches of a window, and the update.
+def rank_timeline(panels: Mapping[str, Sequence[tuple[Sequence[float], Sequence[int]]]]) -> Figure:
+    """The ranks of a window as lanes: what is in `.grad`, the all-reduces, and the update.
 
     The order is that of the loop; widths are no times.
 
     Args:
-        panels: By title, for each rank how many all-reduces each of its micro-batches made, as
-            `count_collectives()` counts them.
+        panels: By title, for each rank what its `.grad` holds after each of its micro-batches, and
+            how many all-reduces each made, as `count_collectives()` counts them.
 
     Example:
-        >>> every, last = [[1, 1], [1, 1]], [[0, 1], [0, 1]]
-        >>> figure = rank_timeline({"nothing inside no_sync()": every, "all but the last": last})
+        >>> last = [([1.0, 4.0], [0, 1]), ([3.0, 4.0], [0, 1])]  # gradients of 1 and 3, averaged at the end
+        >>> figure = rank_timeline({"all but the last inside no_sync()": last})
     """
-    figure, axes = new_figure(height=0.5 + 1.25 * len(panels), rows=len(panels))
-    for axis, (title, sent) in zip(axes, panels.items(), strict=True):
-        last = max(map(len, sent))
-        for rank, counts in enumerate(sent):
-            for index, count in enumerate(counts):
-                axis.barh(rank, 0.68, left=index, height=0.62, color=SKY, edgecolor=INK)
-                axis.text(index + 0.34, rank, str(index + 1), ha="center", va="center", **SMALL)
-                if count:
-                    axis.barh(rank, 0.2, left=index + 0.74, height=1, color=ORANGE, hatch="//", linewidth=0)
-            axis.plot(last + 0.25, rank, "D", color=RED, markeredgecolor=INK, markersize=9)
-        most = max(map(sum, sent))
+    figure, axes = new_figure(6.2, 0.5 + 1.5 * len(panels), rows=len(panels))
+    for axis, (title, ranks) in zip(axes, panels.items(), strict=True):
+        for rank, (held, sent) in enumerate(ranks):
+            end, equal = len(held), held[-1] == ranks[0][0][-1]
+            for index, value in enumerate(held):
+                axis.barh(rank, 0.7, left=index, height=0.5, color=SKY, edgecolor="black")
+                axis.text(index + 0.35, rank, f"{value:g}", ha="center", va="center", color="black", **SMALL)
+                if rank and sent[index]:
+                    look = {"arrowstyle": "<|-|>", "color": RED, "lw": 2, "shrinkA": 0, "shrinkB": 0}
+                    axis.annotate("", (index + 0.35, rank - 0.25), (index + 0.35, rank - 0.75), arrowprops=look)
+            axis.plot(end + 0.15, rank, "D" if equal else "X", color=BLUE if equal else RED, markersize=9)
+        most = max(sum(sent) for _, sent in ranks)
         axis.set_title(f"{most} all-reduce{'s' * (most != 1)}", fontsize=FONT, loc="right")
-        axis.set(xlim=(-0.1, last + 0.6), ylim=(len(sent) - 0.4, -0.6), xticks=[])
-        axis.set_yticks(range(len(sent)), [f"rank {rank}" for rank in range(len(sent))])
+        axis.set(xlim=(-0.1, end + 0.5), ylim=(len(ranks) - 0.6, -0.4), xticks=[])
+        axis.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in range(len(ranks))])
         axis.tick_params(length=0)
         axis.spines[["left", "bottom"]].set_visible(False)
-        name_axis(axis, "micro-batches of a window, all-reduces (bars) and the update, in order" * (axis is axes[-1]),
+        name_axis(axis, "in .grad after each micro-batch; arrows: all-reduces; last: the update" * (axis is axes[-1]),
                   title=title)  # fmt: skip
     return figure

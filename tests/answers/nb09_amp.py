@@ -1,4 +1,4 @@
-"""Answers to "four_lines" and to "amp_window", the loop under autocast and a GradScaler."""
+"""Answers to "four_lines" (08: "three_lines") and to "amp_window", the loop under autocast and a GradScaler."""
 
 import math
 from itertools import islice
@@ -17,7 +17,7 @@ TICK = "        scheduler.step()\n"
 MEAN_LOSS = "loss_fn(model, batch)"
 
 
-@right("four_lines")
+@right("four_lines", "three_lines")
 def by_an_iterator(model, batches, loss_fn, optimizer, n, weight, max_norm, scheduler):
     """Divides the gradient and not the losses, clips by hand, logs tensors without a graph."""
     batches, losses = iter(batches), []
@@ -41,7 +41,7 @@ def by_an_iterator(model, batches, loss_fn, optimizer, n, weight, max_norm, sche
     return losses
 
 
-@right("four_lines")
+@right("four_lines", "three_lines")
 def by_a_counter(model, batches, loss_fn, optimizer, n, weight, max_norm, scheduler):
     """Steps where a window is full, or the epoch ends; a generator of losses."""
     batches = list(batches)
@@ -78,7 +78,8 @@ for bug, *changes in (
     ("irregular-window", ("windows(batches, n)", "windows(batches, 1)")),
     ("changed-input", ("    return losses", "    batches.clear()\n    return losses")),
 ):
-    wrong("four_lines", bug)(edited("four_lines", *changes))
+    for exercise in ("four_lines", "three_lines"):  # their solutions have the same lines
+        wrong(exercise, bug)(edited(exercise, *changes))
 early = edited("four_lines", (CLIP, ""), (BACKWARD, f"{BACKWARD}    {CLIP}"))
 wrong("four_lines", "clip-timing", "[0.065, 0.253, 0.735, 2.28] times what they should, unequally: a limit")(early)
 last = edited("four_lines", ("window_loss += loss.item()", "window_loss = loss.item()"))

@@ -1,29 +1,44 @@
-"""Answers to "ddp_window": one window on two ranks."""
+"""Answers to the exercises of 10_ranks: a sum over ranks, and the loop on two of them."""
 
 from answers import edited, right, wrong
 
-STEP = "    optimizer.step()\n"
-HELD = "nullcontext() if last else model.no_sync()"
-WORLD = " * dist.get_world_size()"
-BY_HAND = (STEP, f"    for p in model.parameters(): dist.all_reduce(p.grad)\n{STEP}")
+HELD = "model.no_sync() if ranks > 1 and number < len(window) else nullcontext()"
+WORLD = "ranks * weight(batch)"
+TOTAL = "summed(sum(weight(batch) for batch in window), device)"
+UNSCALE = "        scaler.unscale_(optimizer)\n"
+BY_HAND = f"        for p in model.parameters(): ranks > 1 and dist.all_reduce(p.grad)\n{UNSCALE}"
+LOSS = "summed(window_loss, device) / ranks"
 
-# By the flag, set before the forward pass; and averaged by hand
-right("ddp_window")(
-    edited("ddp_window", (f"with {HELD}:", "model.require_backward_grad_sync = last\n        if True:"))
-)
-right("ddp_window")(edited("ddp_window", (HELD, "model.no_sync()"), (WORLD, ""), BY_HAND))
+
+def changed(*changes):
+    return edited("ddp_window", *changes)
+
+
+SUM = "    dist.all_reduce(total)\n    return total.item()"
+GATHERED = "    parts = [None, None]\n    dist.all_gather_object(parts, total)\n    return sum(parts)"
+right("over_ranks")(edited("over_ranks", (SUM, GATHERED)))
+wrong("over_ranks", "wrong-value", "in one process")(lambda number: 2 * number)
+wrong("over_ranks", "wrong-sum", "expected [4, 4], got [1.5, 2.5]")(lambda number: number)
+
+# By the flag, set before the forward pass; averaged by hand; and a line that compares the norms
+FLAG = "nullcontext(setattr(model, 'require_backward_grad_sync', number == len(window)))"
+right("ddp_window")(changed((HELD, FLAG)))
+right("ddp_window")(changed((HELD, HELD.replace(" and number < len(window)", "")), (WORLD, "weight(batch)"),
+                            (UNSCALE, BY_HAND), (LOSS, LOSS.removesuffix(" / ranks"))))  # fmt: skip
+COMPARED = "torch.testing.assert_close(norm.item(), summed(norm.item(), device) / ranks, equal_nan=True)"
+right("ddp_window")(changed(("        if norm", f"        {COMPARED}\n        if norm")))
 
 for bug, says, *changes in (
-    ("sync-cadence", "", (HELD, "nullcontext()")),
-    ("ranks-differ", "", (HELD, "model.no_sync()")),
-    ("token-weights", "", ("len(inputs) for", "sum(p.numel() > 0 for p in [inputs]) for"), ("len(batch[0])", "1")),
-    ("loss-scale", "0.5 times", (WORLD, "")),
-    ("irregular-window", "", (STEP, f"    {STEP}")),
-    ("stale-gradients", "[1, 2, 3, 4] instead of [3, 4]", ("    optimizer.zero_grad()\n", "")),
-    ("leftover-gradients", "no step", (STEP, "")),
-    ("discarded-gradients", "", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
-    ("waits", "", ("    dist.all_reduce", "    dist.get_rank() or dist.all_reduce")),
-    ("raises", "rank 1, IndexError", ("    total =", "    window[3 * dist.get_rank()]\n    total =")),
-    ("loss-scale", "2 times", BY_HAND),
+    ("sync-cadence", "expected [2, 2], got [6, 6]", (HELD, "nullcontext()")),
+    ("ranks-differ", "", (HELD, "model.no_sync() if ranks > 1 else nullcontext()")),
+    ("token-weights", "", (TOTAL, TOTAL.replace("summed", "").replace(", device", ""))),
+    ("loss-scale", "0.5 times", (WORLD, "weight(batch)")),
+    ("loss-scale", "2 times", (UNSCALE, BY_HAND)),
+    ("wrong-loss", "", (LOSS, "window_loss")),
+    ("wrong-loss", "", (LOSS, LOSS.removesuffix(" / ranks"))),
+    ("waits", "", (LOSS, f"{LOSS} if ranks == 1 or dist.get_rank() else 0.0")),
+    ("raises", "rank 1, IndexError", (TOTAL, f"{TOTAL}\n        window[9 * dist.get_rank() if ranks > 1 else 0]")),
+    ("raises", "no_sync", ("ranks > 1 and ", "")),
+    ("scheduler-cadence", "", ("            scheduler.step", "            pass\n        scheduler.step")),
 ):
-    wrong("ddp_window", bug, says)(edited("ddp_window", *changes))
+    wrong("ddp_window", bug, says)(changed(*changes))

@@ -1,14 +1,21 @@
 """The loop that grows: what is kept of a learner's, and what the next notebook gets."""
 
+import sys
 from contextlib import nullcontext
+from subprocess import run
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 
-from course_utils import mlp, my_loop, train_epoch
+import gradaudit
+from course import NOTEBOOKS
+from course_utils import Ranks, mlp, my_loop, train_epoch
 from course_utils.exercises import LOOPS, check, judge, loop_so_far
 from course_utils.my_loop import FILE
+from notebooks import tags
 
 CHECKED = {LOOPS[exercise]: exercise for exercise in reversed(LOOPS)}  # the first of a notebook
 
@@ -184,6 +191,8 @@ def weights(train, **more):
     model = mlp(5, 4, 2).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     batches = [torch.randn(size, 7, dtype=torch.float64) for size in SIZES]
+    if dist.is_initialized():
+        model, batches = DistributedDataParallel(model), batches[dist.get_rank() : 6 : 2]
 
     def loss_fn(model, batch):
         return mse_loss(model(batch[:, :5]), batch[:, 5:])
@@ -199,6 +208,7 @@ MORE = {
     "08": {"max_norm": 0.1, "scheduler": None},
     "09": {"max_norm": 0.1, "scheduler": None, "autocast": nullcontext(), "scaler": torch.amp.GradScaler("cpu")},
 }
+MORE["10"] = MORE["09"]
 
 
 @pytest.mark.parametrize("after", MORE)
@@ -209,6 +219,33 @@ def test_the_courses_loop_makes_the_updates_of_train_epoch_to_the_last_bit(after
     assert losses is None or losses == pytest.approx(expected, rel=1e-12)
 
 
+def test_the_last_loop_makes_the_updates_of_train_epoch_on_two_ranks_too_and_the_auditor_says_nothing():
+    def on_a_rank(train, more):
+        with gradaudit.audit() as report:
+            found, losses = weights(train, **more)
+        return [p.tolist() for p in found], losses, len(report.findings)
+
+    last = my_loop.train_of(my_loop.of_the_course("10"))
+    with Ranks(2) as two:
+        here, there = two.run(on_a_rank, last, MORE["10"])
+        expected, losses, _ = two.run(on_a_rank, train_epoch, MORE["10"])[0]
+    assert here == there
+    assert here[0] == expected
+    assert here[1] == pytest.approx(losses, rel=1e-12)
+    assert here[2] == 0
+
+
 @pytest.mark.parametrize("after", CHECKED)
 def test_the_courses_loop_passes_the_exercise(after):
     assert judge(CHECKED[after], my_loop.train_of(my_loop.of_the_course(after))).passed
+
+
+def test_the_script_of_08_runs_beside_the_kept_loop_and_resumes(folder):
+    set_up, *cells = NOTEBOOKS["08_training_loop"].code
+    imports = [line for line in set_up.source.splitlines() if line.startswith(("import ", "from "))]
+    script = [*imports, "from my_loop import train", *(cell.source for cell in cells if "script" in tags(cell))]
+    jobs = ["path = Path('digits.pt')", "main(path, until=2)", "main(path)"]
+    FILE.write_text(my_loop.of_the_course("08").text)
+    (folder / "train.py").write_text("\n".join([*script, *jobs]))
+    ran = run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, check=True)
+    assert [line.split(",")[1] for line in ran.stdout.splitlines()] == [f" schedule {k}/36" for k in (12, 24, 36)]
