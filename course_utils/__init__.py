@@ -19,6 +19,7 @@ Course material that happens to be Python:
 
     zoo        buggy loops from public bugs, each with its fix
     project    the training script of notebook 12, and what accepts it, as a command
+    my_loop    the training loop as each notebook leaves it: yours, on disk, or the course's
     exercises  check, and the exercises by notebook: a function an exercise
 """
 

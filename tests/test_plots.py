@@ -45,7 +45,6 @@ FIGURES = {
     "shares": lambda: plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]], "wrong": [[1, 1, 0]]}, right=0.5),
     "memory_layers": lambda: plots.memory_layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4e6, 1]}}),
     "error_dots": lambda: plots.error_dots({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
-    "bar_blocks": lambda: plots.bar_blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
     "rank_timeline": lambda: plots.rank_timeline(
         {"every": [([2, 4], [1, 1]), ([2, 4], [1, 1])], "the last": [([1, 4], [0, 1]), ([3, 4], [0, 1])]}
     ),
@@ -203,14 +202,6 @@ def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
     ((bundle, options),) = shown
     assert bundle == {"image/png": display.png(figure), "text/plain": "Figure: Two lines cross."}
     assert options == {"raw": True, "metadata": {"image/png": {"width": 750, "alt": "Two lines cross."}}}
-
-
-def test_blocks_stand_side_by_side_as_wide_and_as_high_as_given():
-    (axis,) = plots.bar_blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight").axes
-    bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axis.patches]
-    assert bars == [(0, 2, 2.0), (2, 6, 0.5)]
-    assert [text.get_text() for text in axis.texts] == ["go", "accumulate"]
-    assert axis.get_xlim()[1] > 8, "the last bar's right edge is drawn"
 
 
 def test_the_lanes_of_ranks_are_joined_where_gradients_are_averaged():

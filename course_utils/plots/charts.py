@@ -7,7 +7,7 @@ from textwrap import fill
 
 from matplotlib.figure import Figure
 
-from course_utils.plots.look import BLUE, FONT, INK, LEGEND, LOOKS, RED, SKY, SMALL, Pair, name_axis, new_figure, write
+from course_utils.plots.look import BLUE, FONT, INK, LEGEND, LOOKS, RED, SMALL, Pair, name_axis, new_figure, write
 
 
 def curves(
@@ -114,20 +114,6 @@ def error_dots(values: Mapping[str, float], limit: float, xlabel: str) -> Figure
     axis.set_yticks(rows, list(values), **SMALL)
     axis.invert_yaxis()
     name_axis(axis, xlabel)
-    return figure
-
-
-def bar_blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
-    """One bar per entry, side by side, of given widths and heights; a dashed line at height 1."""
-    figure, (axis,) = new_figure()
-    edges = [sum(widths[:index]) for index in range(len(widths))]
-    axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=INK)
-    axis.axhline(1, color=INK, linewidth=1.2, linestyle="--")
-    for edge, width, height, label in zip(edges, widths, heights, labels, strict=True):
-        write(axis, str(label), (edge + width / 2, max(height, 1)), (0, 5))  # above the line
-    axis.set_xlim(0, 1.003 * sum(widths))  # so that the last edge is drawn too
-    axis.margins(y=0.12)
-    name_axis(axis, xlabel, ylabel)
     return figure
 
 
