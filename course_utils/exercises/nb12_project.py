@@ -1,4 +1,4 @@
-"""The exercise of notebook 12: a training script of the learner's, audited in its own process."""
+"""The exercises of notebook 12: bugs that are read, shares that are solved for, a script of the learner's own."""
 
 import inspect
 import json
@@ -6,10 +6,18 @@ import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from course_utils.exercises.judging import Mistake, exercise, not_attempted
+import torch
+
+from course_utils.exercises.judging import Mistake, exercise, not_attempted, returned, same
 from course_utils.ranks.script import last_words, run_python
 from gradaudit.compare import RULES
 
+BUGS = set("acdfh")
+NO_BUG = {  # why not, by its letter
+    "b": "`enumerate` counts from 1, so the first step comes after N micro-batches.",
+    "e": "`zero_grad()` follows each step, and `loss` begins again at 0.",
+    "g": "`update()` comes once in a window, after its step.",
+}
 _FOLDERS = []  # of public loops: they go when Python ends
 
 
@@ -75,3 +83,36 @@ def own_script(answer):
     what = ", ".join(f"{rule} ({found[rule]})" for rule in sorted(found)) or "none"
     verdict = "as you said" if agree else "which is something else: look at the lines that it names"
     return f"you predicted {prediction}, the auditor found {what}, {verdict}; exit status {status}."
+
+
+@exercise("Five in twelve lines; the sixth is about when the script saves.", takes=str)
+def five_bugs(answer):
+    letters = {letter for letter in answer.lower() if letter.isalpha()}
+    if not letters:
+        raise not_attempted("write the letters of the bugs that you see.")
+    for letter in sorted(letters - BUGS):
+        why = NO_BUG.get(letter, "no statement has this letter.")
+        raise Mistake("no-bug", f"{letter}: {why}", "Read the loop for N = 4 and six micro-batches, line by line.")
+    if missing := len(BUGS - letters):
+        hint = (
+            "Follow one token of a long micro-batch, and one of the last. Or go on: the steps below measure each bug."
+        )
+        raise Mistake("bugs-left", f"what you name are bugs; {missing} of the five you don't name.", hint)
+
+
+ONES, BY_TOKENS = [[1.0] * 4 + [0.0] * 6, [0.0] * 4 + [1.0] * 4 + [0.0] * 2], [[0.5, 0.2, 0.3, 0.0], [0.0] * 3 + [1.0]]
+SOLVE = (
+    "With S = find_shares(updates, of_each), S @ of_each should be updates. Which function of torch.linalg solves this?"
+)
+
+
+@exercise("Three tables: equal shares, unequal ones, and a gradient that is used twice.")
+def find_shares(answer):
+    generator = torch.Generator().manual_seed(0)
+    for rows in (ONES, BY_TOKENS, [[0.5, 0.5, 0.0], [0.5, 0.5, 1.0]]):
+        table = torch.tensor(rows)
+        of_each = torch.randn(table.shape[1], 50, generator=generator) + 1  # no two are orthogonal
+        found = returned(answer(table @ of_each, of_each.clone()), "a tensor with a row for each update")
+        hint = "A row is an update, a column a micro-batch."
+        same("the tensor's shape", tuple(getattr(found, "shape", ())), tuple(table.shape), "wrong-shape", hint)
+        same("the shares", found, table, "not-the-shares", SOLVE)
