@@ -99,7 +99,7 @@ def dials(outcomes: Mapping[str, str], good: str) -> Figure:
             axis.text(*middle, "zero", ha="center", va="center", fontsize=FONT, bbox=_BOX | {"facecolor": fill})
             says = f"{outcomes[loop]}\n{begun[0]} {begun[1]}\n{begun[2]} {begun[3]}"
             shift, ha, va = _BESIDE[k]
-            write(axis, says, middle, shift, ha=ha, va=va, family="monospace")
+            write(axis, says, middle, shift, ha=ha, va=va, family="monospace", color=color)
         write(axis, f"{train} of 12\ntrain", (0, 0), (0, 0), va="center", fontsize=FONT, weight="bold")
         draw_only(axis, f"clockwise: {', '.join(words)}", (-2.55, 2.55), (-2.1, 1.55))
     return figure
