@@ -25,13 +25,15 @@ SCALED = [
     Case((2,) * 10, n=2, max_norm=10.0, scaler="off", spikes={4: nan, 5: 64.0, 8: inf}),  # as for bfloat16
     twice(RAGGED, n=2, max_norm=10.0, scaler="on", spikes={6: inf, 13: nan}, old_gradient=True),
 ]
-SCHEDULE = "scheduler steps so far, at each update and at the end of each epoch"
+SCHEDULE = "how many scheduler steps came before each update, and before the end of each epoch"
+SCALING, AUTOCAST = "scale in each micro-batch", "autocast in each `loss_fn` and each step, in their order"
 LOGS = "", "the last micro-batch's share", "the last micro-batch's alone", "the scaled loss"
+MADE = "After which line is an update made? One scheduler step belongs there. Do calls, also in an `if`, have `()`?"
 MISTAKES = {
     "losses": ("wrong-loss", "A window's loss is the mean over its samples, before the step. What does your log hold?"),
-    SCHEDULE: ("scheduler-cadence", "After which line has an update been made? One scheduler step belongs there."),
-    "scale": ("scaler-timing", "How often does your loop call update() per window, also in a window without a step?"),
-    "autocast": ("autocast-scope", "Where does the block under `with autocast:` begin and end?"),
+    SCHEDULE: ("scheduler-cadence", MADE),
+    SCALING: ("scaler-timing", "How often does your loop call update() per window, also in a window without a step?"),
+    AUTOCAST: ("autocast-scope", "Where does the block under `with autocast:` begin and end?"),
 }
 
 
@@ -94,7 +96,7 @@ def watch(answer, case):
 
     loop.optimizer.register_step_post_hook(lambda *_: (steps.append(scheduler.last_epoch), is_on()))
     seen = loop.run(epoch) | {SCHEDULE: steps, "losses": known(losses, means, case.calls[0][: case.n])}
-    return seen | {"scale": scales, "autocast": autocast} if len(tools) > 4 else seen
+    return seen | {SCALING: scales, AUTOCAST: autocast} if len(tools) > 4 else seen
 
 
 @exercise("unequal micro-batches, short windows, clipped or not: updates, schedule and losses are the large batch's.")

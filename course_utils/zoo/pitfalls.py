@@ -141,7 +141,7 @@ PITFALLS = {
         ("`scheduler.step()` calls per update", lambda run: _schedule_steps(run.updates[1])),
     ),
     timing.averaged_in_every_micro_batch: Pitfall(
-        "The weights' average (EMA) forgets too fast.",
+        "The weights' moving average (EMA) forgets too fast.",
         ("The loop averages in every micro-batch.", "Average after an update."),
         ("averagings per update", None),
     ),
