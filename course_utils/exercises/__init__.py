@@ -55,7 +55,11 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
             printed = " It prints, and so will every later cell that trains with it." * bool(verdict.printed)
             verdict = replace(verdict, message=f"{verdict.message} {_kept(exercise, answer)}{printed}")
     word, _, rest = verdict.message.partition(" ")  # a name of code keeps its small letter
-    message = f"{word[:1].upper()}{word[1:]} {rest}".strip() if word.strip(",:").isalpha() else verdict.message
+    message = (
+        f"{word[:1].upper()}{word[1:]} {rest}".strip()
+        if word.strip(",:").replace("-", "").isalpha()
+        else verdict.message
+    )
     if verdict.passed:
         color, begins = (RIGHT, EXERCISES[exercise].praise) if scored else (ASK, "The solution passes.")
     elif verdict.bug in NOT_TRIED:
