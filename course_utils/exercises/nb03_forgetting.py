@@ -30,18 +30,19 @@ CASES = (  # the bug of a test that is wrong on it, what it is, how it zeroes, w
     ("accuses", "a loop that writes zeros after each step", zeros, "end"),
     ("accuses", "a loop that zeroes right before backward()", zeros, "backward"),
     ("too-few-steps", "a loop that zeroes after steps 1, 3, 5...", lambda n, m, o: n % 2 and o.zero_grad(), "end"),
+    ("too-few-steps", "a loop that zeroes after steps 2 and 4", lambda n, m, o: n % 2 or o.zero_grad(), "end"),
     ("one-layer", "a loop that zeroes its first layer only", lambda number, model, o: model[0].zero_grad(), "end"),
     ("one-layer", "a loop that zeroes its last layer only", lambda number, model, o: model[-1].zero_grad(), "end"),
 )
 HINTS = {
     "misses-it": "Print what you noted. If `.grad` itself is kept, and no copy or norm, later passes still add to it.",
     "accuses": "Two gradients are equal if weights and batch are. Do you look at every step, and at nothing else?",
-    "too-few-steps": "How many updates does your test compare, and and which with which?",
+    "too-few-steps": "How many updates does your test compare, and which with which?",
     "one-layer": "Which weights does your test look at?",
 }
 
 
-@exercise("your test finds the 4 loops that use old gradients, and passes the 3 that don't.")
+@exercise("your test finds the 5 loops that use old gradients, and passes the 3 that don't.")
 def forgets(answer):
     x, y = torch.randn(8, 3), torch.randint(2, (8,))
     for bug, what, zero, at in CASES:
