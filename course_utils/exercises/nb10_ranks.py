@@ -24,7 +24,7 @@ CASES = [
 SYNCS, EQUAL = "all-reduces of the gradients, by epoch", "both ranks step with the same gradients"
 SENDS = "Which backward pass of the window has to send, which call decides that, and when? See Step 3."
 EQUALLY = "Ranks must call equally many collectives, with tensors. Does one depend on the rank, or on its data?"
-SUM = "all_reduce writes the sum into the tensor that it is given, on every rank. What does your function return?"
+SUM = "all_reduce writes the sum into its tensor, on every rank. What does your function return, with how many digits?"
 
 
 def on_two(call, *args):
@@ -73,11 +73,13 @@ def ddp_window(answer):
 
 
 def added(answer):
-    return answer(1.5 + dist.get_rank())
+    return answer(1.5 + 2**24 * dist.get_rank())  # whose sum needs more digits than float32 has
 
 
 @exercise("the sum on both ranks, and in one process the number itself.", extra=40.0)
 def over_ranks(answer):
     same("over_ranks(3) in one process", number(answer(3)), 3.0, "wrong-value", "Alone, is there anything to add?")
     sums = [number(found) for found in on_two(added, answer)]
-    same("over_ranks(1.5) on rank 0, over_ranks(2.5) on rank 1", sums, [4.0, 4.0], "wrong-sum", SUM)
+    if sums != [2**24 + 3] * 2:
+        found = f"over_ranks(1.5) on rank 0 and over_ranks(16777217.5) on rank 1 return {sums[0]} and {sums[1]}"
+        raise Mistake("wrong-sum", f"{found}; the sum is 16777219.", SUM)

@@ -18,7 +18,8 @@ SUM = "    dist.all_reduce(total)\n    return total.item()"
 GATHERED = "    parts = [None, None]\n    dist.all_gather_object(parts, total)\n    return sum(parts)"
 right("over_ranks")(edited("over_ranks", (SUM, GATHERED)))
 wrong("over_ranks", "wrong-value", "in one process")(lambda number: 2 * number)
-wrong("over_ranks", "wrong-sum", "expected [4, 4], got [1.5, 2.5]")(lambda number: number)
+wrong("over_ranks", "wrong-sum", "return 1.5 and 16777217.5")(lambda number: number)
+wrong("over_ranks", "wrong-sum", "return 16777220.0 and")(edited("over_ranks", ("float64", "float32")))
 
 # By the flag, set before the forward pass; averaged by hand; and a line that compares the norms
 FLAG = "nullcontext(setattr(model, 'require_backward_grad_sync', number == len(window)))"
