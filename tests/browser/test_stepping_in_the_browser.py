@@ -26,7 +26,8 @@ def cell_number(name: str, text: str) -> int:
 def test_in_jupyterlab_a_learner_steps_by_mouse_and_edits_the_loop(lab):
     lab.open("00_start")
     lab.run_cell(cell_number("00_start", "import importlib"))
-    number = cell_number("00_start", "def one_weight")
+    loop, number = cell_number("00_start", "def one_weight"), cell_number("00_start", "step_through(one_weight")
+    lab.run_cell(loop)
     lab.run_cell(number)
     page = lab.cell(number).frame_locator("iframe")
     say, following = page.locator("#say"), page.get_by_role("button", name="Next")
@@ -35,10 +36,11 @@ def test_in_jupyterlab_a_learner_steps_by_mouse_and_edits_the_loop(lab):
         following.click()
     assert say.inner_text() == "backward() puts the gradient of micro-batch 1 into .grad: None → -4."
     assert page.locator("[aria-current=step]").inner_text().split() == ["▶", "loss.backward()"]
-    source = "".join(lab.cells()[number]["source"])
+    source = "".join(lab.cells()[loop]["source"])
     page.get_by_label("Moment").press("End")
     assert say.inner_text() == "The loop has ended after 3 updates. .grad still holds micro-batches 1, 2, 3."
-    lab.run_cell(number, source.replace("optimizer.step()\n", "optimizer.step()\n        optimizer.zero_grad()\n"))
+    lab.run_cell(loop, source.replace("optimizer.step()", "optimizer.step()\n        optimizer.zero_grad()"))
+    lab.run_cell(number)
     page.get_by_label("Moment").press("End")
     assert say.inner_text() == "The loop has ended after 3 updates."
     assert lab.errors == []
