@@ -14,6 +14,7 @@ def with_a_hook_before_the_step(train, model, window, loss_fn, weight):
     loss_fn(model, joined(window)).backward()
     large = [p.grad.clone() for p in model.parameters()]
     optimizer, found = torch.optim.Adam(model.parameters()), []
+    optimizer.zero_grad()
     optimizer.register_step_pre_hook(lambda *_: found.extend(p.grad.clone() for p in model.parameters()))
     train(model, window, loss_fn, optimizer, len(window), weight)
     gap = sum((a - b).square().sum() for a, b in zip(found, large, strict=True))
@@ -29,6 +30,7 @@ for bug, says, *changes in (
     ("accuses-frozen", "", (LARGE, f"    model.train()\n{LARGE}")),
     ("accuses-exact", "", (RESULT, "torch.equal(found, large)")),
     ("accuses-exact", "", ("lr=1.0", "lr=0.1")),
+    ("accuses-late-zeroing", "zeroes after", ("    optimizer.zero_grad()\n", "")),
     ("misses-small-errors", "", ("1e-12", "1e-4")),
     ("misses-tiny-gradients", "", (RESULT, "torch.allclose(found, large, rtol=1e-10, atol=1e-11)")),
     ("misses-wrong-loops", "the gradient's sign", ("(found - large).norm()", "abs(found.norm() - large.norm())")),
