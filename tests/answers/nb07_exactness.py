@@ -1,6 +1,7 @@
 """Answers to "is_exact": does a loop use the gradient of one large batch? And to "quiet"."""
 
 import torch
+from torch import nn
 
 from answers import edited, right, wrong
 
@@ -44,8 +45,23 @@ for bug, says, *changes in (
 ):
     wrong("is_exact", bug, says)(edited("is_exact", *changes))
 
-right("quiet")(edited("quiet", ("layer.p = 0.0", "layer.eval()")))
+
+@right("quiet")
+def all_but_batchnorm(model):
+    for layer in model.modules():
+        layer.training &= isinstance(layer, nn.BatchNorm1d)
+    return model
+
+
+DRAWS = "(all_dropouts, nn.RReLU, nn.MultiheadAttention)"
+for left, handled in (
+    ("Dropout1d", "nn.Dropout"),
+    ("attention", "all_dropouts"),
+    ("RReLU", DRAWS.replace("nn.RReLU, ", "")),
+):
+    wrong("quiet", "still-random", left)(edited("quiet", (DRAWS, handled)))
+wrong("quiet", "still-random", "LSTM")(edited("quiet", ("layer.dropout = 0.0", "pass")))
 wrong("quiet", "other-mode", "BatchNorm in training mode")(lambda model: model.eval())
-wrong("quiet", "other-mode", "frozen")(edited("quiet", ("    return", "    model[1].train()\n    return")))
+wrong("quiet", "other-mode", "frozen")(edited("quiet", ("    return", "    model[1].training = True\n    return")))
 wrong("quiet", "still-random", "inside another layer")(edited("quiet", ("model.modules()", "model")))
 wrong("quiet", "wrong-type")(lambda model: model.training)
