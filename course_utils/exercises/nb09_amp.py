@@ -25,16 +25,42 @@ SCALED = [
     Case((2,) * 10, n=2, max_norm=10.0, scaler="off", spikes={4: nan, 5: 64.0, 8: inf}),  # as for bfloat16
     twice(RAGGED, n=2, max_norm=10.0, scaler="on", spikes={6: inf, 13: nan}, old_gradient=True),
 ]
-SCHEDULE = "how many scheduler steps came before each update, and before the end of each epoch"
-SCALING, AUTOCAST = "scale in each micro-batch", "autocast in each `loss_fn` and each step, in their order"
+FIRST, ALL = "scheduler steps before the first update", "scheduler steps in all, one for each update"
+SCHEDULE, LOGGED = "scheduler steps before each update, and before the end of each epoch", "number of losses"
+SCALING, AUTOCAST = "scale in each micro-batch", "autocast"
 LOGS = "", "the last micro-batch's share", "the last micro-batch's alone", "the scaled loss"
-MADE = "After which line is an update made? One scheduler step belongs there. Do calls, also in an `if`, have `()`?"
+MADE = "After which line is an update made? One scheduler step belongs there, and nowhere else. Has it `()`?"
+ORDER = "In each window: all the `scale(loss)`, `unscale_`, `step` if the norm is finite, and `update` in any case."
 MISTAKES = {
+    LOGGED: ("wrong-loss", "Each window has one, also a skipped window. Does your loop get to its `append`?"),
     "losses": ("wrong-loss", "A window's loss is the mean over its samples, before the step. What does your log hold?"),
-    SCHEDULE: ("scheduler-cadence", MADE),
+    **dict.fromkeys((FIRST, ALL, SCHEDULE), ("scheduler-cadence", MADE)),
     SCALING: ("scaler-timing", "How often does your loop call update() per window, also in a window without a step?"),
     AUTOCAST: ("autocast-scope", "Where does the block under `with autocast:` begin and end?"),
 }
+
+
+def noted(name):
+    """A method of GradScaler that says which call is missing, or where it can't come."""
+
+    def call(scaler, *given, **more):
+        calls, scaled = scaler.calls, scaler.calls.count("scale")
+        used = "unscale_" in calls or "step" in calls
+        why = f"`{name}` comes too early" if calls else f"`{name}` comes after `update`, or without `scale(loss)`"
+        if name == "scale":
+            early = f"`unscale_` comes after {scaled} of {scaler.n} micro-batches"
+            why = early if scaled < scaler.n else "a window ends without `update`"
+        if scaler.is_enabled() and {"scale": used, "update": not used}.get(name, not scaled):
+            since = ", ".join([*calls, f"and now {name}"])
+            raise Mistake("scaler-timing", f"{why}. Calls since the last `update`: {since}.", ORDER)
+        scaler.calls = [] if name == "update" else [*calls, name]
+        return getattr(GradScaler, name)(scaler, *given, **more)
+
+    return call
+
+
+class Scaler(GradScaler):
+    scale, unscale_, step, update = map(noted, ("scale", "unscale_", "step", "update"))
 
 
 class Pairs(Loop):
@@ -52,8 +78,11 @@ class Pairs(Loop):
 
     def compare_update(self, step, right):
         if step and not step.row.isfinite().all():
-            hint = "What does the norm that clip_grad_norm_ returns say before the step, whatever the scaler does?"
+            hint = "Is the step in an `if` on the norm that the clip returns? A scaler that is off tells nothing."
             raise Mistake("nonfinite-step", f"update {step.number} uses an infinity or a NaN.", hint)
+        if step and agree(step.norm * SCALE, self.case.max_norm, 1e-3):
+            said = f"update {step.number} has a norm of {step.norm:.3g}: max_norm divided by the scale, {SCALE:g}."
+            raise Mistake("clip-timing", said, "Where is `unscale_`? What you clip mustn't hold the scale any more.")
         super().compare_update(step, right)
 
 
@@ -72,18 +101,19 @@ def known(losses, means, window):
 
 def watch(answer, case):
     """Watches epochs: updates, losses and schedule; with a scaler, scale and autocast, too."""
-    loop, losses, steps, scales, autocast, means = Pairs(case), [], [], [], [], []
+    loop, losses, steps, scales, autocast, means = Pairs(case), [], [], [], set(), []
     scheduler = ExponentialLR(loop.optimizer, gamma=1.0)
     tools, kind = [case.n, lambda batch: len(batch[0]), case.max_norm, scheduler], case.settings.get("scaler", "off")
-    scaler = GradScaler("cpu", init_scale=SCALE, growth_interval=1, enabled=kind == "on")
+    scaler = Scaler("cpu", init_scale=SCALE, growth_interval=1, enabled=kind == "on")
+    scaler.calls, scaler.n = [], case.n
     if "scaler" in case.settings:
         tools += [torch.autocast("cpu", dtype=torch.bfloat16), scaler]
 
-    def is_on():
-        autocast.append("on" if torch.is_autocast_enabled("cpu") else "off")
+    def is_on(where):
+        autocast.add(f"{'on' if torch.is_autocast_enabled('cpu') else 'off'} in {where}")
 
     def loss_fn(model, batch):
-        is_on()
+        is_on("loss_fn")
         scales.append(scaler.get_scale())
         means.append((loss := loop.loss_fn(model, batch)).item())
         return loss
@@ -94,9 +124,10 @@ def watch(answer, case):
             losses.extend(losses_of(result, "a list of losses, one per window"))
         steps.append(scheduler.last_epoch)
 
-    loop.optimizer.register_step_post_hook(lambda *_: (steps.append(scheduler.last_epoch), is_on()))
-    seen = loop.run(epoch) | {SCHEDULE: steps, "losses": known(losses, means, case.calls[0][: case.n])}
-    return seen | {SCALING: scales, AUTOCAST: autocast} if len(tools) > 4 else seen
+    loop.optimizer.register_step_post_hook(lambda *_: (steps.append(scheduler.last_epoch), is_on("the step")))
+    seen = loop.run(epoch) | {FIRST: steps[0], ALL: scheduler.last_epoch, SCHEDULE: steps, LOGGED: len(losses)}
+    seen["losses"] = known(losses, means, case.calls[0][: case.n])
+    return seen | {SCALING: scales, AUTOCAST: sorted(autocast)} if len(tools) > 4 else seen
 
 
 @exercise("unequal micro-batches, short windows, clipped or not: updates, schedule and losses are the large batch's.")
