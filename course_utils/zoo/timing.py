@@ -96,10 +96,9 @@ scaler_timing = partial(Specimen, "scaler-timing")
 
 
 @scaler_timing("pytorch/pytorch#36601", {"scaler.unscale_(optimizer)": "", "scaler.update()": "    scaler.update()"})
-def unscaled_in_every_micro_batch() -> Losses:
+def unscaled_in_every_micro_batch(model, optimizer) -> Losses:
     """Unscales and updates after each of 4 backward calls: earlier gradients are divided by 1024
     again and again."""
-    model, optimizer = classifier()
     scaler = GradScaler("cpu", init_scale=1024.0)
     for i, (images, labels) in enumerate(2 * digit_batches(8)):
         loss = cross_entropy(model(images), labels)
@@ -155,10 +154,9 @@ scheduler_cadence = partial(Specimen, "scheduler-cadence")
 
 
 @scheduler_cadence("Lightning-AI/pytorch-lightning#1476", {"scheduler.step()": "    scheduler.step()"})
-def warmup_in_micro_batches() -> Losses:
+def warmup_in_micro_batches(model, optimizer) -> Losses:
     """Steps the schedule in every micro-batch: a warm-up that should take 4 updates is over after
     the first."""
-    model, optimizer = classifier()
     scheduler = LinearLR(optimizer, start_factor=0.25, total_iters=4)  # counts updates
     for i, (images, labels) in enumerate(2 * digit_batches(12)):
         loss = cross_entropy(model(images), labels)
@@ -171,10 +169,9 @@ def warmup_in_micro_batches() -> Losses:
 
 
 @scheduler_cadence("starVLA/starVLA#210", {"scheduler.step()": "    scheduler.step()"})
-def decay_in_micro_batches() -> Losses:
+def decay_in_micro_batches(model, optimizer) -> Losses:
     """Steps a decay over 6 updates in every micro-batch: the learning rate is 0 from the second
     update on."""
-    model, optimizer = classifier()
     scheduler = PolynomialLR(optimizer, total_iters=6)  # counts updates
     for step, (images, labels) in enumerate(digit_batches(24)):
         loss = cross_entropy(model(images), labels)
@@ -190,9 +187,8 @@ def decay_in_micro_batches() -> Losses:
 
 
 @Specimen("", "SWivid/F5-TTS#631", {"ema.update_": "    ema.update_"}, listed=False)
-def averaged_in_every_micro_batch() -> Losses:
+def averaged_in_every_micro_batch(model, optimizer) -> Losses:
     """Updates an average in every micro-batch: its decay acts 4 times per update."""
-    model, optimizer = classifier()
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     for i, (images, labels) in enumerate(digit_batches(8)):
         (cross_entropy(model(images), labels) / 4).backward()
