@@ -9,21 +9,20 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LinearLR, PolynomialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from course_utils.zoo.props import classifier, digit_batches, perceptron
+from course_utils.zoo.props import classifier, digit_batches, fast_classifier, perceptron
 from course_utils.zoo.registry import Losses, Specimen
 
 # Gradients are clipped at the wrong moment.
 
-clip_timing = partial(Specimen, "clip-timing")
+clip_timing = partial(Specimen, "clip-timing", props=fast_classifier)
 CLIP = "clip_grad_norm_(model.parameters(), max_norm=0.1)"
 RIGHT_BEFORE_THE_STEP = {CLIP: "", "optimizer.step()": f"{CLIP}\noptimizer.step()"}
 
 
 @clip_timing("huggingface/transformers#986", RIGHT_BEFORE_THE_STEP)
-def clipped_in_every_micro_batch() -> Losses:
+def clipped_in_every_micro_batch(model, optimizer) -> Losses:
     """Clips after each of 4 backward calls: the first gradient is scaled down up to 4 times, the
     last one once."""
-    model, optimizer = classifier(lr=0.5)
     for step, (images, labels) in enumerate(2 * digit_batches(8)):
         loss = cross_entropy(model(images), labels)
         (loss / 4).backward()
@@ -35,9 +34,8 @@ def clipped_in_every_micro_batch() -> Losses:
 
 
 @clip_timing("simchowitzlabpublic/nano-world-model#22", RIGHT_BEFORE_THE_STEP)
-def clipped_before_backward() -> Losses:
+def clipped_before_backward(model, optimizer) -> Losses:
     """Clips before backward, when there is no gradient: the limit of 0.1 is never kept."""
-    model, optimizer = classifier(lr=0.5)
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(model(images), labels)
         optimizer.zero_grad()
@@ -48,9 +46,8 @@ def clipped_before_backward() -> Losses:
 
 
 @clip_timing("jongwook/onsets-and-frames#24", RIGHT_BEFORE_THE_STEP)
-def clipped_after_the_step() -> Losses:
+def clipped_after_the_step(model, optimizer) -> Losses:
     """Clips after the step, when the gradient has been used: the limit of 0.1 is never kept."""
-    model, optimizer = classifier(lr=0.5)
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(model(images), labels)
         optimizer.zero_grad()
@@ -75,10 +72,9 @@ def clipped_once() -> Losses:
 
 
 @clip_timing("milesial/Pytorch-UNet#470", {"clip_grad_norm_(": "scaler.unscale_(optimizer)\nclip_grad_norm_("})
-def clipped_before_unscale() -> Losses:
+def clipped_before_unscale(model, optimizer) -> Losses:
     """Clips gradients that still carry the scaler's factor of 1024: after unscaling their norm is
     0.1 / 1024."""
-    model, optimizer = classifier(lr=0.5)
     scaler = GradScaler("cpu", init_scale=1024.0)
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(model(images), labels)
