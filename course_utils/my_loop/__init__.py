@@ -23,6 +23,7 @@ STAGES = ("00", "04", "05", "06", "08", "09", "10")  # the notebooks that extend
 IMPORT = "from course_utils.my_loop.after_05 import windows"
 _numbers = count()
 _unwritten = ""  # what the file would hold, if it could be written
+_stood: dict[str, str] = {}  # by notebook, the learner's loop that its first answer has replaced
 _HEAD = re.compile(r"# The loop after (\d\d), kept by the course\. New lines:([\d ]*)\n")
 
 
@@ -51,8 +52,7 @@ def is_off() -> bool:
 
 def of_the_course(after: str) -> Loop:
     """The course's loop."""
-    text, before = _text(after), STAGES[max(STAGES.index(after) - 1, 0)]
-    return Loop(after, text, _new(text, _text(before).splitlines()))
+    return Loop(after, text := _text(after), _new(text, _before(after) or text))
 
 
 def of_the_learner() -> Loop | None:
@@ -84,13 +84,13 @@ def keep(loop: Loop) -> str:
         OSError: If there is a file that can't be read.
     """
     global _unwritten
-    before = of_the_learner() or loop
-    if STAGES.index(before.after) > STAGES.index(loop.after):
-        raise ValueError(f"{FILE} holds your loop after {before.after}; to start again, delete it")
-    old = before.text.splitlines()
-    if before.after == loop.after:  # written again: what was new still is
-        old = [line for number, line in enumerate(old, start=1) if number not in before.new]
-    new = " ".join(map(str, _new(loop.text, old)))
+    own = of_the_learner() or loop
+    if STAGES.index(own.after) > STAGES.index(loop.after):
+        raise ValueError(f"{FILE} holds your loop after {own.after}; to start again, delete it")
+    if own.after != loop.after:
+        _stood[loop.after] = own.text
+    new = _new(loop.text, _stood.get(loop.after) or _before(loop.after) or loop.text)
+    new = " ".join(map(str, own.new if own is not loop and own[:2] == loop[:2] else new))  # in a new kernel, too
     _unwritten = f"# The loop after {loop.after}, kept by the course. New lines: {new}\n{loop.text}"
     draft = FILE.with_suffix(".new")
     try:
@@ -174,8 +174,12 @@ def _text(after: str) -> str:
     return text.lstrip()
 
 
-def _new(text: str, old: list[str]) -> list[int]:
-    lines = [line.strip() for line in text.splitlines()]
-    blocks = SequenceMatcher(None, [line.strip() for line in old], lines, autojunk=False).get_matching_blocks()
-    known = {start + k for _, start, size in blocks for k in range(size)}
-    return [index + 1 for index, line in enumerate(lines) if line and index not in known]
+def _before(after: str) -> str:
+    """The course's loop of the stage before, if there is one."""
+    return _text(STAGES[STAGES.index(after) - 1]) if after != STAGES[0] else ""
+
+
+def _new(text: str, old: str) -> list[int]:
+    was, lines = ([line.strip() for line in each.splitlines()] for each in (old, text))
+    changes = SequenceMatcher(None, was, lines, autojunk=False).get_opcodes()
+    return [k + 1 for tag, _, _, *part in changes if tag != "equal" for k in range(*part) if lines[k]]

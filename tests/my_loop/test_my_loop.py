@@ -25,6 +25,7 @@ def folder(tmp_path, monkeypatch):
     """An empty folder of a learner's, in which loops are kept."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTEST_VERSION")
+    monkeypatch.setattr(my_loop, "_stood", {})
     return tmp_path
 
 
@@ -166,14 +167,29 @@ def test_where_the_file_cant_be_written_the_loop_is_kept_in_this_kernel(folder, 
     assert FILE.read_text().startswith("# The loop after 04")
 
 
-def test_new_lines_are_marked(folder, capsys):
-    check("first_loop", train)
-    check("accumulate_equal", counting)
+@pytest.mark.parametrize("known", ["in this kernel", "after a restart", "not at all"])
+def test_new_lines_are_marked_against_what_stood_before_this_notebook(folder, monkeypatch, capsys, known):
+    def counting_to_the_end(model, batches, loss_fn, optimizer, n):
+        batches = list(batches)
+        for k, batch in enumerate(batches):
+            if k % n == 0:
+                optimizer.zero_grad()
+            torch.div(loss_fn(model, batch), min(n, len(batches) - k // n * n)).backward()
+            if k % n == n - 1 or k == len(batches) - 1:
+                optimizer.step()
+
+    if known != "not at all":
+        check("accumulate_equal", counting)
+    check("accumulate", with_a_helper)
+    check("accumulate", counting_to_the_end)
+    if known == "after a restart":
+        monkeypatch.setattr(my_loop, "_stood", {})
+        check("accumulate", counting_to_the_end)
     capsys.readouterr()
-    loop_so_far("04")
+    loop_so_far("05")
     shown = capsys.readouterr().out
-    assert "+         if k % n == n - 1:" in shown
-    assert "              optimizer.step()" in shown
+    assert "+     batches = list(batches)" in shown
+    assert ("+     for k, batch in" in shown) == (known == "not at all")
 
 
 def test_a_notebook_that_doesnt_extend_the_loop_is_an_error():
