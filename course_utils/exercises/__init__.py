@@ -54,12 +54,9 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
         if verdict.passed and exercise in LOOPS and not my_loop.is_off():
             printed = " It prints, and so will every later cell that trains with it." * bool(verdict.printed)
             verdict = replace(verdict, message=f"{verdict.message} {_kept(exercise, answer)}{printed}")
-    word, _, rest = verdict.message.partition(" ")  # a name of code keeps its small letter
-    message = (
-        f"{word[:1].upper()}{word[1:]} {rest}".strip()
-        if word.strip(",:").replace("-", "").isalpha()
-        else verdict.message
-    )
+    message = verdict.message
+    if message.partition(" ")[0].strip(",:").replace("-", "").isalpha():  # a name of code keeps its small letter
+        message = message[:1].upper() + message[1:]
     if verdict.passed:
         color, begins = (RIGHT, EXERCISES[exercise].praise) if scored else (ASK, "The solution passes.")
     elif verdict.bug in NOT_TRIED:
