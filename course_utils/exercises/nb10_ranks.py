@@ -9,7 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 from course_utils import my_loop
 from course_utils.collectives import count_collectives
 from course_utils.exercises import nb09_amp
-from course_utils.exercises.judging import Mistake, agree, compare, exercise, number, same
+from course_utils.exercises.deadline import line_of
+from course_utils.exercises.judging import NAMES, Mistake, agree, compare, exercise, number, same
 from course_utils.exercises.loop import twice
 from course_utils.ranks import RankError, Ranks
 
@@ -32,10 +33,17 @@ def on_two(call, *args):
     try:
         return RANKS.run(call, *args, timeout=HANG)
     except RankError as error:
+        waits = []
         for rank, text in error.errors.items():
+            where = ", ".join(filter(None, (f"on rank {rank}", line_of(text))))
             if not text.startswith("had not ended") and "gloo" not in text:  # there, two other collectives have met
-                raise Mistake("raises", f"on rank {rank}, {text.rstrip().splitlines()[-1]}", EQUALLY) from None
-        raise Mistake("waits", "a rank waits for the other one, which is elsewhere or has ended.", EQUALLY) from None
+                raise Mistake("raises", f"{where}: {text.rstrip().splitlines()[-1]}", NAMES) from None
+            waits.append(where)
+        says = f"stuck {'; '.join(waits)}: the other rank is elsewhere or has ended."
+        raise Mistake("waits", says, EQUALLY) from None
+    except KeyboardInterrupt as stop:
+        where = [f", on rank {text[0]}, {line}" for text in str(stop).split("\nrank ") if (line := line_of(text))]
+        raise KeyboardInterrupt("".join(where[:1])) from None
 
 
 def run(answer, case):
