@@ -52,7 +52,11 @@ def not_attempted(message: str) -> Mistake:
 
 
 def wrong_type(message: str) -> Mistake:
-    return Mistake("wrong-type", message, "Read in the task what form the answer takes, and compare it with yours.")
+    return Mistake(
+        "wrong-type",
+        " ".join(message.split()),
+        "Read in the task what form the answer takes, and compare it with yours.",
+    )
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,9 @@ def compare(watch: Callable, answer: Any, solution: Any, cases: Sequence, **mist
                 same(name, got[name], value, *mistakes.get(name, ()))
         except Mistake as mistake:
             raise Mistake(mistake.verdict.bug, f"{mistake} Tried on {case}.", mistake.verdict.hint) from None
+        except Exception as error:
+            error.add_note(f". Tried on {case}.")
+            raise
 
 
 def same(what: str, got: Any, want: Any, bug: str = "wrong-value", hint: str = BY_HAND) -> None:

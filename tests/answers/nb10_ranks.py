@@ -33,7 +33,7 @@ right("ddp_window")(changed(("        if norm", f"        {COMPARED}\n        if
 
 for bug, says, *changes in (
     ("sync-cadence", "expected [2, 2], got [6, 6]", (HELD, "nullcontext()")),
-    ("ranks-differ", "", (HELD, "model.no_sync() if ranks > 1 else nullcontext()")),
+    ("ranks-differ", "at update 1 the", (HELD, "model.no_sync() if ranks > 1 else nullcontext()")),
     ("token-weights", "", (TOTAL, TOTAL.replace("summed", "").replace(", device", ""))),
     ("loss-scale", "0.5 times", (WORLD, "weight(batch)")),
     ("loss-scale", "2 times", (UNSCALE, BY_HAND)),
@@ -41,7 +41,11 @@ for bug, says, *changes in (
     ("wrong-loss", "", (LOSS, LOSS.removesuffix(" / ranks"))),
     ("waits", "", (LOSS, f"{LOSS} if ranks == 1 or dist.get_rank() else 0.0")),
     ("raises", "rank 1: IndexError", (TOTAL, f"{TOTAL}\n        window[9 * dist.get_rank() if ranks > 1 else 0]")),
-    ("raises", "no_sync", ("ranks > 1 and ", "")),
+    (
+        "raises",
+        "no_sync'. Tried on batches of [4, 2, 1, 3, 2, 3, 1] samples, in two calls, ranks = 1",
+        ("ranks > 1 and ", ""),
+    ),
     ("scheduler-cadence", "", ("            scheduler.step", "            pass\n        scheduler.step")),
 ):
     wrong("ddp_window", bug, says)(changed(*changes))
