@@ -133,7 +133,7 @@ def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
         hint = "Which line should end the loop, and which value has to change before it can?"
         return Verdict("endless", f"stopped: it was still running after {limit:g} seconds{inside}.", hint)
     said = f"{where or 'calling your function, or reading its result'}: {type(error).__name__}: {error}"
-    said = "".join([said.removesuffix("."), *getattr(error, "__notes__", ["."])])
+    said = "".join([said.removesuffix("."), *error.__notes__]) if hasattr(error, "__notes__") else said
     return Verdict("raises", said, NAMES if where else wrong_type("").verdict.hint)
 
 

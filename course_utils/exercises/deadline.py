@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from traceback import extract_tb
+from traceback import format_tb
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -63,10 +63,8 @@ def run(function: Callable[[], Any], seconds: float) -> Any:
 
 def line_of(traceback: TracebackType | str | None) -> str:
     """The innermost line of the learner's code, as ``line 3, `while True:` ``, or nothing."""
-    if isinstance(traceback, str):  # of another process
-        frames = re.findall(r'File "(.+)", line (\d+), in .+\n +(.+)', traceback)
-    else:
-        frames = [(frame.filename, frame.lineno, frame.line) for frame in extract_tb(traceback)]
+    text = traceback if isinstance(traceback, str) else "".join(format_tb(traceback))  # a text is of another process
+    frames = re.findall(r'File "(.+)", line (\d+), in .+\n(?: {4}(.+))?', text)
     learners = [f"line {number}, `{line}`" for file, number, line in frames if not file.startswith(_LIBRARIES)]
     return learners[-1] if learners else ""
 

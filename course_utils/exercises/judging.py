@@ -52,11 +52,8 @@ def not_attempted(message: str) -> Mistake:
 
 
 def wrong_type(message: str) -> Mistake:
-    return Mistake(
-        "wrong-type",
-        " ".join(message.split()),
-        "Read in the task what form the answer takes, and compare it with yours.",
-    )
+    hint = "Read in the task what form the answer takes, and compare it with yours."
+    return Mistake("wrong-type", " ".join(message.split()), hint)
 
 
 @dataclass(frozen=True)

@@ -142,9 +142,9 @@ class Ranks(AbstractContextManager):
         except KeyboardInterrupt:
             for rank in self._ranks:
                 rank.pipe.close()  # it then notes where it is, and ends
-            words = [f"rank {number}: {rank.last_words()}" for number, rank in enumerate(self._ranks)]
+            words = "".join(f"\nrank {number}: {rank.last_words()}" for number, rank in enumerate(self._ranks))
             self.close()
-            raise KeyboardInterrupt("\n".join(["stopped", *words])) from None
+            raise KeyboardInterrupt(f"stopped{words}") from None
         except BaseException:
             self.close()
             raise
