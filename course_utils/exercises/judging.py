@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+NAMES = "Is every name in that line spelled as in the cells above, and have they run? Print the values that it uses."
 RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
 
 
@@ -51,7 +52,8 @@ def not_attempted(message: str) -> Mistake:
 
 
 def wrong_type(message: str) -> Mistake:
-    return Mistake("wrong-type", message, "Read in the task what form the answer takes, and compare it with yours.")
+    hint = "Read in the task what form the answer takes, and compare it with yours."
+    return Mistake("wrong-type", " ".join(message.split()), hint)
 
 
 EXERCISES: dict[str, "exercise"] = {}  # by name
@@ -111,6 +113,9 @@ def compare(watch: Callable, answer: Any, solution: Any, cases: Sequence, **mist
                 same(name, got[name], value, *mistakes.get(name, ()))
         except Mistake as mistake:
             raise Mistake(mistake.verdict.bug, f"{mistake} Tried on {case}.", mistake.verdict.hint) from None
+        except Exception as error:
+            error.add_note(f". Tried on {case}.")
+            raise
 
 
 def same(what: str, got: Any, want: Any, bug: str = "wrong-value", hint: str = BY_HAND) -> None:
