@@ -203,9 +203,6 @@ def unusual(kind):
         return fully_shard(model, ignored_params={model[0].bias})
     if kind == "FSDP1":
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
-    if kind == "DDP with a parameter left out":
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["0.bias"])
-        return DistributedDataParallel(model)
     if kind == "static graph":
         return DistributedDataParallel(model, static_graph=True)
     if kind == "a model per rank":
@@ -268,6 +265,8 @@ def two_headed(kind):
         module.heads[1] = Rows(4, 2, sparse=True)
     if "unfrozen later" in kind:
         module.heads[1].requires_grad_(False)
+    if kind == "ignored":
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["body.weight"])
     # Small buckets: a rank whose last one is never full has exchanged the others.
     model = DistributedDataParallel(module, find_unused_parameters="found" in kind, bucket_cap_mb=1e-5)
     if "frozen later" in kind:

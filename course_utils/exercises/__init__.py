@@ -15,8 +15,8 @@ import torch
 from course_utils import my_loop
 from course_utils.ask import tried
 from course_utils.ask.display import ASK, RIGHT, WRONG, show_loop, show_verdict
-from course_utils.exercises.deadline import Endless, line_of, run, uncalled
-from course_utils.exercises.judging import EXERCISES, Mistake, Verdict, wrong_type
+from course_utils.exercises.deadline import Endless, line_of, run, uncalled, unwritten
+from course_utils.exercises.judging import EXERCISES, NAMES, Mistake, Verdict, not_attempted, wrong_type
 
 NOT_TRIED = {"not-attempted", "interrupted"}  # these say nothing about the answer
 # The exercises in which the learner's loop grows, and the notebook after which it is kept: see `my_loop`.
@@ -54,12 +54,9 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
         if verdict.passed and exercise in LOOPS and not my_loop.is_off():
             printed = " It prints, and so will every later cell that trains with it." * bool(verdict.printed)
             verdict = replace(verdict, message=f"{verdict.message} {_kept(exercise, answer)}{printed}")
-    word, _, rest = verdict.message.partition(" ")  # a name of code keeps its small letter
-    message = (
-        f"{word[:1].upper()}{word[1:]} {rest}".strip()
-        if word.strip(",:").replace("-", "").isalpha()
-        else verdict.message
-    )
+    message = verdict.message
+    if message.partition(" ")[0].strip(",:").replace("-", "").isalpha():  # a name of code keeps its small letter
+        message = message[:1].upper() + message[1:]
     if verdict.passed:
         color, begins = (RIGHT, EXERCISES[exercise].praise) if scored else (ASK, "The solution passes.")
     elif verdict.bug in NOT_TRIED:
@@ -118,6 +115,8 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
 
 
 def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
+    if isinstance(error, Exception) and (empty := unwritten(answer)):
+        return not_attempted(f"nothing is written in `{empty}` yet, and your function calls it.").verdict
     if isinstance(error, Mistake):
         if not (line := uncalled(answer)):
             return error.verdict
@@ -126,13 +125,13 @@ def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
     where = line_of(error.__traceback__)
     inside = f", in {where}" if where else ""
     if isinstance(error, KeyboardInterrupt):
-        return Verdict("interrupted", f"stopped by you{inside}.", "Run the cell again when you are ready.")
+        return Verdict("interrupted", f"stopped by you{inside or error}.", "Run the cell again when you are ready.")
     if isinstance(error, Endless):
         hint = "Which line should end the loop, and which value has to change before it can?"
         return Verdict("endless", f"stopped: it was still running after {limit:g} seconds{inside}.", hint)
     said = f"{where or 'calling your function, or reading its result'}: {type(error).__name__}: {error}"
-    hint = "Is every name in that line spelled as in the cells above, and have they run? Print the values that it uses."
-    return Verdict("raises", said, hint)
+    said = "".join([said.removesuffix("."), *error.__notes__]) if hasattr(error, "__notes__") else said
+    return Verdict("raises", said, NAMES if where else wrong_type("").verdict.hint)
 
 
 def _kept(exercise: str, answer: Callable) -> str:

@@ -7,6 +7,7 @@ stopped when it returns.
 
 import dis
 import linecache
+import re
 import signal
 import sysconfig
 import threading
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from traceback import extract_tb
+from traceback import format_tb
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -60,10 +61,21 @@ def run(function: Callable[[], Any], seconds: float) -> Any:
         signal.signal(signal.SIGALRM, handler)
 
 
-def line_of(traceback: TracebackType | None) -> str:
+def line_of(traceback: TracebackType | str | None) -> str:
     """The innermost line of the learner's code, as ``line 3, `while True:` ``, or nothing."""
-    learners = [frame for frame in extract_tb(traceback) if not frame.filename.startswith(_LIBRARIES)]
-    return f"line {learners[-1].lineno}, `{learners[-1].line}`" if learners else ""
+    text = traceback if isinstance(traceback, str) else "".join(format_tb(traceback))  # a text is of another process
+    frames = re.findall(r'File "(.+)", line (\d+), in .+\n(?: {4}(.+))?', text)
+    learners = [f"line {number}, `{line}`" for file, number, line in frames if not file.startswith(_LIBRARIES)]
+    return learners[-1] if learners else ""
+
+
+def unwritten(function: Callable) -> str:
+    """A function of the notebook that this one calls and in which nothing is written, or nothing."""
+    for name in getattr(getattr(function, "__code__", None), "co_names", ()):
+        code = getattr(function.__globals__.get(name), "__code__", None)
+        if code and all(step.argval is None or step.opname == "RESUME" for step in dis.get_instructions(code)):
+            return name
+    return ""
 
 
 def uncalled(function: Callable) -> str:

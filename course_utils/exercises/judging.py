@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+NAMES = "Is every name in that line spelled as in the cells above, and have they run? Print the values that it uses."
 RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
 
 
@@ -51,39 +52,36 @@ def not_attempted(message: str) -> Mistake:
 
 
 def wrong_type(message: str) -> Mistake:
-    return Mistake("wrong-type", message, "Read in the task what form the answer takes, and compare it with yours.")
+    hint = "Read in the task what form the answer takes, and compare it with yours."
+    return Mistake("wrong-type", " ".join(message.split()), hint)
 
 
-@dataclass(frozen=True)
-class Exercise:
-    """One exercise.
+EXERCISES: dict[str, "exercise"] = {}  # by name
+
+
+@dataclass
+class exercise:
+    """The decorator that registers a function as the exercise of its name.
+
+    The function runs an answer on its cases, and raises a `Mistake` for the first thing that is
+    wrong.
 
     Args:
-        judge: Runs an answer on its cases, and raises a `Mistake` for the first thing that is wrong.
-        says: What was tried, for an answer without a mistake; unless `judge` returns that.
+        says: What was tried, for an answer without a mistake; unless the function returns that.
         takes: What an answer is.
         praise: How the verdict on an answer without a mistake begins.
         extra: Seconds beyond the limit, where processes have to start.
     """
 
-    judge: Callable[[Any], str | None]
     says: str
     takes: Any = Callable
     praise: str = "Right."
     extra: float = 0.0
 
-
-EXERCISES: dict[str, Exercise] = {}  # by name
-
-
-def exercise(says: str, **more: Any) -> Callable:
-    """Registers a function as the exercise of its name; for the arguments see `Exercise`."""
-
-    def register(judge: Callable[[Any], str | None]) -> Callable:
-        EXERCISES[judge.__name__] = Exercise(judge, says, **more)
+    def __call__(self, judge: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
+        self.judge = judge
+        EXERCISES[judge.__name__] = self
         return judge
-
-    return register
 
 
 # An answer beside a solution.
@@ -115,6 +113,9 @@ def compare(watch: Callable, answer: Any, solution: Any, cases: Sequence, **mist
                 same(name, got[name], value, *mistakes.get(name, ()))
         except Mistake as mistake:
             raise Mistake(mistake.verdict.bug, f"{mistake} Tried on {case}.", mistake.verdict.hint) from None
+        except Exception as error:
+            error.add_note(f". Tried on {case}.")
+            raise
 
 
 def same(what: str, got: Any, want: Any, bug: str = "wrong-value", hint: str = BY_HAND) -> None:
@@ -165,7 +166,8 @@ def on_paper(name: str, right: Mapping[str, Any], says: str, hint: str, *wrong: 
         if found:
             raise Mistake(found[0][0], f"you wrote {'; '.join(says for _, says in found)}.", hint)
 
-    EXERCISES[name] = Exercise(judge, says, takes=dict)
+    judge.__name__ = name
+    exercise(says, takes=dict)(judge)
 
 
 def agree(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:

@@ -1,5 +1,6 @@
 """The exercises of notebook 10, on two real ranks: a sum over them, and the loop."""
 
+from itertools import zip_longest
 from math import inf
 
 import torch
@@ -9,8 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from course_utils import my_loop
 from course_utils.collectives import count_collectives
 from course_utils.exercises import nb09_amp
-from course_utils.exercises.judging import Mistake, agree, compare, exercise, number, same
-from course_utils.exercises.loop import twice
+from course_utils.exercises.deadline import line_of
+from course_utils.exercises.judging import NAMES, Mistake, agree, compare, exercise, number, same
+from course_utils.exercises.loop import Case, twice
 from course_utils.ranks import RankError, Ranks
 
 HANG = 6.0  # seconds after which two ranks that do not end are taken to wait for each other
@@ -21,7 +23,8 @@ CASES = [
     twice(EPOCH, ranks=2, n=2, max_norm=10.0, scaler="on", spikes={4: inf, 19: inf}),
     twice(EPOCH, ranks=2, n=3, max_norm=10.0, scaler="off", spikes={5: 64.0}),
 ]
-SYNCS, EQUAL = "all-reduces of the gradients, by epoch", "both ranks step with the same gradients"
+ALONE = [Case(*case.calls, ranks=1, **case.settings) for case in nb09_amp.SCALED[1:4]]
+SYNCS = "all-reduces of the gradients, by epoch"
 SENDS = "Which backward pass of the window has to send, which call decides that, and when? See Step 3."
 EQUALLY = "Ranks must call equally many collectives, with tensors. Does one depend on the rank, or on its data?"
 SUM = "all_reduce writes the sum into its tensor, on every rank. What does your function return, with how many digits?"
@@ -32,10 +35,17 @@ def on_two(call, *args):
     try:
         return RANKS.run(call, *args, timeout=HANG)
     except RankError as error:
+        waits = []
         for rank, text in error.errors.items():
+            where = ", ".join(filter(None, (f"on rank {rank}", line_of(text))))
             if not text.startswith("had not ended") and "gloo" not in text:  # there, two other collectives have met
-                raise Mistake("raises", f"on rank {rank}, {text.rstrip().splitlines()[-1]}", EQUALLY) from None
-        raise Mistake("waits", "a rank waits for the other one, which is elsewhere or has ended.", EQUALLY) from None
+                raise Mistake("raises", f"{where}: {text.rstrip().splitlines()[-1]}.", NAMES) from None
+            waits.append(where)
+        says = f"stuck {'; '.join(waits)}: the other rank is elsewhere or has ended."
+        raise Mistake("waits", says, EQUALLY) from None
+    except KeyboardInterrupt as stop:
+        where = [f", on rank {text[0]}, {line}" for text in str(stop).split("\nrank ") if (line := line_of(text))]
+        raise KeyboardInterrupt("".join(where[:1])) from None
 
 
 def run(answer, case):
@@ -57,9 +67,13 @@ def run(answer, case):
 
 def watch(answer, case):
     here, there = on_two(run, answer, case)
-    alike = agree([step.row for step in here["updates"].steps], [step.row for step in there["updates"].steps])
-    here["updates"].ran |= there["updates"].ran
-    return {EQUAL: alike} | here
+    ours, theirs = here["updates"], there["updates"]
+    for step, other in zip_longest(ours.steps, theirs.steps):
+        if not (step and other and agree(step.row, other.row)):
+            says = f"at update {(step or other).number} the ranks' gradients differ, or only one rank makes it."
+            raise Mistake("ranks-differ", says, SENDS)
+    ours.ran |= theirs.ran
+    return here
 
 
 @exercise(
@@ -67,9 +81,8 @@ def watch(answer, case):
 )
 def ddp_window(answer):
     right = my_loop.train_of(my_loop.of_the_course("10"))
-    compare(nb09_amp.watch, answer, right, nb09_amp.SCALED[1:4], **nb09_amp.MISTAKES)  # an error shows the own line
-    mistakes = nb09_amp.MISTAKES | {EQUAL: ("ranks-differ", SENDS), SYNCS: ("sync-cadence", SENDS)}
-    compare(watch, answer, right, CASES, **mistakes)
+    compare(nb09_amp.watch, answer, right, ALONE, **nb09_amp.MISTAKES)  # an error shows the own line
+    compare(watch, answer, right, CASES, **nb09_amp.MISTAKES | {SYNCS: ("sync-cadence", SENDS)})
 
 
 def added(answer):

@@ -65,7 +65,10 @@ def public_loop(number):
     imports = "\n".join(line for line in lines if line.startswith(("import", "from")) and "registry" not in line)
     _FOLDERS.append(TemporaryDirectory(prefix="course-"))
     path = Path(_FOLDERS[-1].name, f"loop_{number}.py")
-    path.write_text(f"{imports}\n\n\n{specimen.listing()}\n\nfor loss in loop():\n    pass\n", encoding="utf-8")
+    made = specimen.props.__name__
+    imports += f"\nfrom {specimen.props.__module__} import {made}"
+    call = f"loop(*{made}())" if specimen.takes else "loop()"
+    path.write_text(f"{imports}\n\n\n{specimen.listing()}\n\nfor loss in {call}:\n    pass\n", encoding="utf-8")
     return str(path)
 
 

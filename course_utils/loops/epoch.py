@@ -82,7 +82,7 @@ def train_epoch(
         autocast: The context for the forward pass: `torch.autocast("cuda", torch.bfloat16)`.
         scaler: A GradScaler for float16, one for the whole training.
         max_norm: The largest norm that the gradient of a window may have, over all parameters of
-            the optimizer, none of which may have sparse gradients.
+            the optimizer.
         scheduler: Stepped once per update, so that its lengths count updates.
         on_update: Called after each window with an `Update`, for a log or a progress bar. The loss
             and the norm are read from the device for it.
@@ -163,8 +163,6 @@ def _update(family: list[Optimizer], parallel: Adapter, scaler: GradScaler | Non
             "no parameter of the optimizer has a gradient after the backward passes of this window: the loss reached "
             "none, or a hook has used the gradients and cleared them inside backward(), which leaves none to accumulate"
         )
-    if max_norm is not None and any(p.grad.is_sparse for p in parameters):
-        raise ValueError("max_norm can't clip sparse gradients: build the embedding with sparse=False")
     try:
         if scaler:
             for optimizer in _owners(family):
@@ -355,9 +353,8 @@ def _check_update_options(optimizer: Optimizer, max_norm: Any, scheduler: Any, o
         if not max_norm > 0:
             raise ValueError(f"max_norm must be a positive number, got {max_norm}")
     if scheduler is not None:
-        if not isinstance(scheduler, LRScheduler):
-            raise TypeError(f"scheduler must be an LRScheduler itself, got {shown(scheduler)}")
-        if isinstance(scheduler, ReduceLROnPlateau):
-            raise TypeError("ReduceLROnPlateau needs a metric at each step: call its step(metric) after evaluate()")
+        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+            rest = "step a ReduceLROnPlateau with its metric after evaluate()"
+            raise TypeError(f"scheduler must be an LRScheduler itself, got {shown(scheduler)}; {rest}")
         if scheduler.optimizer.param_groups is not optimizer.param_groups:
             raise ValueError("the scheduler belongs to another optimizer, whose learning rate it would change")

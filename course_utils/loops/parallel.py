@@ -76,7 +76,6 @@ class Adapter:
 
 
 class _Group(Adapter):
-    no_windows = ""  # why a window must be one micro-batch, if it must
     in_step = ""  # why every rank needs equally many micro-batches in a window, if it does
 
     def __init__(self, model: nn.Module, groups: list[dist.ProcessGroup], device: torch.device):
@@ -103,10 +102,8 @@ class _Group(Adapter):
     def agree(self, counts: list[float], micro_batches: int, going: bool) -> tuple[list[float], bool, bool]:
         # A rank without a window knows no losses.
         own = [*counts, 0.0][0], len(counts), len(counts) ** 2
-        mine = [*own, micro_batches > 0, going, micro_batches > 1, micro_batches, micro_batches**2]
-        first, losses, lengths, holding, going, accumulating, together, squares = self.all_reduce(mine)
-        if accumulating and self.no_windows:
-            raise ValueError(self.no_windows)
+        mine = [*own, micro_batches > 0, going, micro_batches, micro_batches**2]
+        first, losses, lengths, holding, going, together, squares = self.all_reduce(mine)
         # Equal only if all numbers are.
         if self.in_step and self.world_size * squares != together**2:
             raise ValueError(
@@ -148,14 +145,10 @@ class DataParallel(_Group):
         self.ddp, self.local_model = ddp, ddp.module
         embeddings = [m for m in ddp.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
         self.sparse = {id(m.weight) for m in embeddings if m.sparse}  # DDP's own rule
-        if self.world_size > 1 and ddp.parameters_to_ignore:
-            raise ValueError(f"DDP ignores {sorted(ddp.parameters_to_ignore)}, whose gradients it would not average")
         if ddp._join_config.enable:
             raise ValueError(
                 "leave out `with model.join():`, which ranks that run out of micro-batches don't need here"
             )
-        if ddp.static_graph:
-            self.no_windows = "DDP with static_graph=True cannot accumulate: build the model without it, or use n=1"
         if any(isinstance(m, nn.SyncBatchNorm) and m.training for m in ddp.modules()):
             self.in_step = "SyncBatchNorm exchanges statistics"
 
@@ -181,7 +174,8 @@ class DataParallel(_Group):
         if own:
             raise ValueError(
                 f"DDP has not averaged the gradient of {_listed(own)} over the ranks: let loss_fn call the model that "
-                "it is given, not model.module; wrap the model again after a parameter was added or unfrozen"
+                "it is given, not model.module; wrap the model again after a parameter was added or unfrozen, and let "
+                "DDP ignore none that it trains"
             )
 
     def _left_out(self) -> set[int]:
@@ -322,6 +316,8 @@ def adapter_of(model: nn.Module, training: bool = True, hold_back: bool = False)
 
     inner = getattr(model, "_orig_mod", model)  # of torch.compile
     if isinstance(inner, DistributedDataParallel):
+        if training and inner.static_graph:
+            raise ValueError("DDP with static_graph=True cannot accumulate: build the model without it")
         return DataParallel(model, inner)
     if isinstance(inner, FSDPModule):
         return FullySharded(model, inner, hold_back)

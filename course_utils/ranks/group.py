@@ -139,6 +139,12 @@ class Ranks(AbstractContextManager):
                 meeting = Path(self._folder.name, "meeting").as_uri()
                 self._call("starting", _pack(_join, (meeting, self.backend)), max(self.timeout, 20.0))
             return self._call("running", job, self.timeout if timeout is None else timeout)
+        except KeyboardInterrupt:
+            for rank in self._ranks:
+                rank.pipe.close()  # it then notes where it is, and ends
+            words = "".join(f"\nrank {number}: {rank.last_words()}" for number, rank in enumerate(self._ranks))
+            self.close()
+            raise KeyboardInterrupt(f"stopped{words}") from None
         except BaseException:
             self.close()
             raise
@@ -240,8 +246,8 @@ def _listen(pipe: Connection, jobs: SimpleQueue, worker: int, log: Path) -> None
             jobs.put(pipe.recv_bytes())
     except (EOFError, OSError):
         stack = "".join(traceback.format_stack(sys._current_frames()[worker]))
-        own = stack.rpartition(", in _work\n")[2].partition("\n")[2]  # from the function that was sent
-        log.write_text(f"was here:\n{own}", encoding="utf-8")
+        _, busy, own = stack.rpartition(", in _work\n")  # from the function that was sent
+        log.write_text("was here:" + own[own.find("\n") :] if busy else "had finished", encoding="utf-8")
     finally:
         os._exit(0)
 

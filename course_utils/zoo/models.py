@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
 
-from course_utils.zoo.props import classifier, digit_batches, perceptron
+from course_utils.zoo.props import digit_batches, perceptron
 from course_utils.zoo.registry import Losses, Specimen
 
 # An optimizer without the gradients, or gradients without an optimizer.
@@ -18,10 +18,9 @@ orphan_parameters = partial(Specimen, "orphan-parameters")
 
 
 @orphan_parameters("huggingface/accelerate#2665", {"for ": "optimizer = SGD(model.parameters(), lr=0.1)\nfor "})
-def optimizer_before_wrapping() -> Losses:
+def optimizer_before_wrapping(model, optimizer) -> Losses:
     """The optimizer holds the 4 parameters from before the model was wrapped: none of them ever
     gets a gradient."""
-    model, optimizer = classifier()
     model = copy.deepcopy(model)  # as FSDP does when it flattens: new parameters replace the old
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(model(images), labels)
@@ -32,10 +31,9 @@ def optimizer_before_wrapping() -> Losses:
 
 
 @orphan_parameters("openvinotoolkit/nncf#327", {"weight = nn.Parameter(": "weight.data = ("})
-def parameter_replaced() -> Losses:
+def parameter_replaced(model, optimizer) -> Losses:
     """Replaces a parameter after creating the optimizer: 1,024 weights get gradients and are never
     updated."""
-    model, optimizer = classifier()
     for i, (images, labels) in enumerate(2 * digit_batches(6)):
         if i == 0:  # the first layer is scaled by the first batch
             model[0].weight = nn.Parameter(model[0].weight.detach() / images.std())
@@ -67,10 +65,9 @@ unused_loss = partial(Specimen, "unused-loss", level="advice")
 
 
 @unused_loss("mims-harvard/TFC-pretraining#37", {"total = loss": "total = (loss + loss_moved) / 2"})
-def second_loss_left_out() -> Losses:
+def second_loss_left_out(model, optimizer) -> Losses:
     """Computes a second loss for every batch, and leaves it out of the total: nothing learns from
     it."""
-    model, optimizer = classifier()
     for images, labels in 2 * digit_batches(8):
         loss = cross_entropy(model(images), labels)
         loss_moved = cross_entropy(model(images.roll(1, dims=1)), labels)
@@ -89,10 +86,9 @@ held_graphs = partial(Specimen, "held-graphs", level="advice")
 @held_graphs(
     "meta-pytorch/torchtune#1917", {"+= loss": "+= loss.detach()\nloss.backward()", "running_loss.backward()": ""}
 )
-def one_backward_per_window() -> Losses:
+def one_backward_per_window(model, optimizer) -> Losses:
     """One backward for 4 micro-batches: the gradient is correct, but all 4 sets of activations are
     alive at once."""
-    model, optimizer = classifier()
     running_loss = 0
     for idx, (images, labels) in enumerate(2 * digit_batches(8)):
         loss = cross_entropy(model(images), labels) / 4
@@ -106,10 +102,9 @@ def one_backward_per_window() -> Losses:
 
 
 @held_graphs("BatsResearch/labelmodels#4", {"+= loss": "+= loss.detach()"})
-def running_loss_with_its_graphs() -> Losses:
+def running_loss_with_its_graphs(model, optimizer) -> Losses:
     """The sum for the log keeps the graph of every batch of the epoch: 8 graphs are alive at its
     end."""
-    model, optimizer = classifier()
     for _ in range(2):
         running_loss = 0.0
         for images, labels in digit_batches(8):

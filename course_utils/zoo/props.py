@@ -26,6 +26,11 @@ def classifier(lr: float = 0.1) -> tuple[nn.Sequential, SGD]:
     return model, SGD(model.parameters(), lr=lr)
 
 
+def fast_classifier() -> tuple[nn.Sequential, SGD]:
+    """The same, with a learning rate that clipped gradients need."""
+    return classifier(lr=0.5)
+
+
 def replayed() -> tuple[nn.Sequential, SGD]:
     """A classifier whose gradients always have the same memory, as in a replayed CUDA graph."""
     model, optimizer = classifier()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from course_utils.source import edited, function
+from course_utils.zoo.props import classifier
 
 Losses = Iterator[float]  # what a loop yields: the losses that its author would have logged
 
@@ -22,10 +23,12 @@ class Specimen:
             `edited`).
         level: "error", "advice" or "undecided": the level at which the auditor finds the bug.
         listed: Whether it is in `ZOO`.
+        props: Makes what the loop takes, if it takes anything: its model and optimizer.
 
     Attributes:
         loop: The buggy loop, as a generator of losses.
         name: That of the loop, with hyphens.
+        takes: The names of the loop's arguments.
         what: The loop's mistake, in a sentence: its docstring.
         url: The address of the source, which GitHub redirects if it is a pull request.
     """
@@ -35,9 +38,11 @@ class Specimen:
     fix: dict[str, str]
     level: str = "error"
     listed: bool = True
+    props: Callable[[], tuple] = classifier
 
-    def __call__(self, loop: Callable[[], Losses]) -> "Specimen":
+    def __call__(self, loop: Callable[..., Losses]) -> "Specimen":
         self.loop, self.name = loop, loop.__name__.replace("_", "-")
+        self.takes = ", ".join(inspect.signature(loop).parameters)
         self.what = " ".join(loop.__doc__.split())
         self.url = "https://github.com/" + self.source.replace("#", "/issues/")
         if self.listed:
@@ -46,16 +51,18 @@ class Specimen:
 
     def buggy(self) -> list[float]:
         """Trains a small model as the source did; the losses that its author would have logged."""
-        return list(self.loop())
+        return self._losses(self.loop)
 
     def fixed(self) -> list[float]:
         """Does the same with the bug taken out and nothing else changed."""
-        loop = function(self.listing(fixed=True), self.loop.__globals__, f"{self.name}, fixed")
-        return list(loop())
+        return self._losses(function(self.listing(fixed=True), self.loop.__globals__, f"{self.name}, fixed"))
+
+    def _losses(self, loop: Callable[..., Losses]) -> list[float]:
+        return list(loop(*self.props()) if self.takes else loop())
 
     def listing(self, fixed: bool = False) -> str:
         """The source of a loop, without the name and the sentence that give the bug away."""
         body = inspect.getsource(self.loop).split('"""')[2]
         for old, new in self.fix.items() if fixed else ():
             body = edited(body, old, new)
-        return f"def loop():{body}"
+        return f"def loop({self.takes}):{body}"

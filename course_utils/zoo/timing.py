@@ -9,21 +9,20 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LinearLR, PolynomialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from course_utils.zoo.props import classifier, digit_batches, perceptron
+from course_utils.zoo.props import classifier, digit_batches, fast_classifier, perceptron
 from course_utils.zoo.registry import Losses, Specimen
 
 # Gradients are clipped at the wrong moment.
 
-clip_timing = partial(Specimen, "clip-timing")
+clip_timing = partial(Specimen, "clip-timing", props=fast_classifier)
 CLIP = "clip_grad_norm_(model.parameters(), max_norm=0.1)"
 RIGHT_BEFORE_THE_STEP = {CLIP: "", "optimizer.step()": f"{CLIP}\noptimizer.step()"}
 
 
 @clip_timing("huggingface/transformers#986", RIGHT_BEFORE_THE_STEP)
-def clipped_in_every_micro_batch() -> Losses:
+def clipped_in_every_micro_batch(model, optimizer) -> Losses:
     """Clips after each of 4 backward calls: the first gradient is scaled down up to 4 times, the
     last one once."""
-    model, optimizer = classifier(lr=0.5)
     for step, (images, labels) in enumerate(2 * digit_batches(8)):
         loss = cross_entropy(model(images), labels)
         (loss / 4).backward()
@@ -35,9 +34,8 @@ def clipped_in_every_micro_batch() -> Losses:
 
 
 @clip_timing("simchowitzlabpublic/nano-world-model#22", RIGHT_BEFORE_THE_STEP)
-def clipped_before_backward() -> Losses:
+def clipped_before_backward(model, optimizer) -> Losses:
     """Clips before backward, when there is no gradient: the limit of 0.1 is never kept."""
-    model, optimizer = classifier(lr=0.5)
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(model(images), labels)
         optimizer.zero_grad()
@@ -48,9 +46,8 @@ def clipped_before_backward() -> Losses:
 
 
 @clip_timing("jongwook/onsets-and-frames#24", RIGHT_BEFORE_THE_STEP)
-def clipped_after_the_step() -> Losses:
+def clipped_after_the_step(model, optimizer) -> Losses:
     """Clips after the step, when the gradient has been used: the limit of 0.1 is never kept."""
-    model, optimizer = classifier(lr=0.5)
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(model(images), labels)
         optimizer.zero_grad()
@@ -75,10 +72,9 @@ def clipped_once() -> Losses:
 
 
 @clip_timing("milesial/Pytorch-UNet#470", {"clip_grad_norm_(": "scaler.unscale_(optimizer)\nclip_grad_norm_("})
-def clipped_before_unscale() -> Losses:
+def clipped_before_unscale(model, optimizer) -> Losses:
     """Clips gradients that still carry the scaler's factor of 1024: after unscaling their norm is
     0.1 / 1024."""
-    model, optimizer = classifier(lr=0.5)
     scaler = GradScaler("cpu", init_scale=1024.0)
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(model(images), labels)
@@ -96,10 +92,9 @@ scaler_timing = partial(Specimen, "scaler-timing")
 
 
 @scaler_timing("pytorch/pytorch#36601", {"scaler.unscale_(optimizer)": "", "scaler.update()": "    scaler.update()"})
-def unscaled_in_every_micro_batch() -> Losses:
+def unscaled_in_every_micro_batch(model, optimizer) -> Losses:
     """Unscales and updates after each of 4 backward calls: earlier gradients are divided by 1024
     again and again."""
-    model, optimizer = classifier()
     scaler = GradScaler("cpu", init_scale=1024.0)
     for i, (images, labels) in enumerate(2 * digit_batches(8)):
         loss = cross_entropy(model(images), labels)
@@ -155,10 +150,9 @@ scheduler_cadence = partial(Specimen, "scheduler-cadence")
 
 
 @scheduler_cadence("Lightning-AI/pytorch-lightning#1476", {"scheduler.step()": "    scheduler.step()"})
-def warmup_in_micro_batches() -> Losses:
+def warmup_in_micro_batches(model, optimizer) -> Losses:
     """Steps the schedule in every micro-batch: a warm-up that should take 4 updates is over after
     the first."""
-    model, optimizer = classifier()
     scheduler = LinearLR(optimizer, start_factor=0.25, total_iters=4)  # counts updates
     for i, (images, labels) in enumerate(2 * digit_batches(12)):
         loss = cross_entropy(model(images), labels)
@@ -171,10 +165,9 @@ def warmup_in_micro_batches() -> Losses:
 
 
 @scheduler_cadence("starVLA/starVLA#210", {"scheduler.step()": "    scheduler.step()"})
-def decay_in_micro_batches() -> Losses:
+def decay_in_micro_batches(model, optimizer) -> Losses:
     """Steps a decay over 6 updates in every micro-batch: the learning rate is 0 from the second
     update on."""
-    model, optimizer = classifier()
     scheduler = PolynomialLR(optimizer, total_iters=6)  # counts updates
     for step, (images, labels) in enumerate(digit_batches(24)):
         loss = cross_entropy(model(images), labels)
@@ -190,9 +183,8 @@ def decay_in_micro_batches() -> Losses:
 
 
 @Specimen("", "SWivid/F5-TTS#631", {"ema.update_": "    ema.update_"}, listed=False)
-def averaged_in_every_micro_batch() -> Losses:
+def averaged_in_every_micro_batch(model, optimizer) -> Losses:
     """Updates an average in every micro-batch: its decay acts 4 times per update."""
-    model, optimizer = classifier()
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     for i, (images, labels) in enumerate(digit_batches(8)):
         (cross_entropy(model(images), labels) / 4).backward()

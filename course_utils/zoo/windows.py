@@ -5,7 +5,7 @@ from functools import partial
 from torch import Tensor, no_grad  # noqa: F401
 from torch.nn.functional import cross_entropy
 
-from course_utils.zoo.props import bigrams, classifier, digit_batches, perceptron, word_windows
+from course_utils.zoo.props import bigrams, digit_batches, perceptron, word_windows
 from course_utils.zoo.registry import Losses, Specimen
 from course_utils.zoo.zeroing import HELD_COUNTED
 
@@ -15,10 +15,9 @@ irregular_window = partial(Specimen, "irregular-window")
 
 
 @irregular_window("rasbt/LLMs-from-scratch#299", {"digit_batches(8))": "digit_batches(8), start=1)"})
-def step_at_batch_zero() -> Losses:
+def step_at_batch_zero(model, optimizer) -> Losses:
     """Counts from 0 and steps at multiples of 4: the updates hold 1, 4, 4 and 4, and the last 3 are
     never used."""
-    model, optimizer = classifier()
     for step, (images, labels) in enumerate(2 * digit_batches(8)):
         loss = cross_entropy(model(images), labels)
         (loss / 4).backward()
@@ -29,10 +28,9 @@ def step_at_batch_zero() -> Losses:
 
 
 @irregular_window("Gen-Verse/dLLM-RL#7", {"(step + 1)": "step"})
-def counted_from_one_twice() -> Losses:
+def counted_from_one_twice(model, optimizer) -> Losses:
     """Counts from 1 and adds 1 again: the updates hold 3, 4, 4 and 4, and the last micro-batch is
     never used."""
-    model, optimizer = classifier()
     for step, (images, labels) in enumerate(2 * digit_batches(8), start=1):
         loss = cross_entropy(model(images), labels)
         (loss / 4).backward()
@@ -43,10 +41,9 @@ def counted_from_one_twice() -> Losses:
 
 
 @irregular_window("huggingface/accelerate#435", {"!= 0": "== 0"})
-def condition_inverted() -> Losses:
+def condition_inverted(model, optimizer) -> Losses:
     """Steps exactly when it should not: the updates hold 1, 1, 1, 2, 1, 1, 2, ... and each loss is
     divided by 4."""
-    model, optimizer = classifier()
     for step, (images, labels) in enumerate(2 * digit_batches(8), start=1):
         loss = cross_entropy(model(images), labels)
         (loss / 4).backward()
@@ -57,10 +54,9 @@ def condition_inverted() -> Losses:
 
 
 @irregular_window("MeryylleA/lunariscodex#71", HELD_COUNTED)
-def step_jumped_over() -> Losses:
+def step_jumped_over(model, optimizer) -> Losses:
     """A loss that is NaN jumps over the step: the next update holds 7 micro-batches, and each is
     divided by 4."""
-    model, optimizer = classifier()
     for i, (images, labels) in enumerate(digit_batches(17, damaged=7)):
         loss = cross_entropy(model(images), labels)
         if not loss.isfinite():
@@ -80,10 +76,9 @@ leftover_gradients = partial(Specimen, "leftover-gradients")
 @leftover_gradients(
     "timoschick/pet#36", {"loss / 4": "loss / min(4, 14 - step // 4 * 4)", "% 4 == 0": "% 4 == 0 or step + 1 == 14"}
 )
-def tail_never_used() -> Losses:
+def tail_never_used(model, optimizer) -> Losses:
     """Steps only at every 4th of 14 micro-batches: the last 2 gradients are computed and never
     used."""
-    model, optimizer = classifier()
     for step, (images, labels) in enumerate(2 * digit_batches(7)):
         loss = cross_entropy(model(images), labels)
         (loss / 4).backward()
@@ -97,10 +92,9 @@ def tail_never_used() -> Losses:
     "meta-pytorch/torchtune#2745",
     {"loss / 4": "loss / min(4, 11 - idx // 4 * 4)", "% 4 == 0": "% 4 == 0 or idx + 1 == 11"},
 )
-def tail_in_the_next_epoch() -> Losses:
+def tail_in_the_next_epoch(model, optimizer) -> Losses:
     """The last 3 of 11 micro-batches wait for the next epoch's first 4: the updates hold 4, 4, 7
     and 4."""
-    model, optimizer = classifier()
     for _ in range(2):
         for idx, (images, labels) in enumerate(digit_batches(11)):
             loss = cross_entropy(model(images), labels)
@@ -114,9 +108,8 @@ def tail_in_the_next_epoch() -> Losses:
 @leftover_gradients(
     "fengxinjie/Transformer-OCR#7", {"loss = ": "with no_grad():\n    loss = ", "loss.backward()": ""}, listed=False
 )
-def backward_in_validation() -> Losses:
+def backward_in_validation(model, optimizer) -> Losses:
     """Calls backward in validation, too: the next epoch's first update also uses 2 test batches."""
-    model, optimizer = classifier()
     for _ in range(2):
         for images, labels in digit_batches(6):
             cross_entropy(model(images), labels).backward()
@@ -134,10 +127,9 @@ loss_scale = partial(Specimen, "loss-scale")
 
 
 @loss_scale("karpathy/nanoGPT#168", {"loss.backward()": "(loss / 4).backward()"})
-def never_divided() -> Losses:
+def never_divided(model, optimizer) -> Losses:
     """Adds up the mean losses of 4 micro-batches: every gradient is 4 times that of the large
     batch."""
-    model, optimizer = classifier()
     for k in range(0, 16, 4):
         for images, labels in digit_batches(16)[k : k + 4]:
             loss = cross_entropy(model(images), labels)
@@ -148,10 +140,9 @@ def never_divided() -> Losses:
 
 
 @loss_scale("verl-project/verl#436", {"loss.backward()\nloss = loss / 4": "loss = loss / 4\nloss.backward()"})
-def divided_for_the_log() -> Losses:
+def divided_for_the_log(model, optimizer) -> Losses:
     """Divides after backward: the logged loss is correct, but every gradient is 4 times that of the
     large batch."""
-    model, optimizer = classifier()
     for k in range(0, 16, 4):
         optimizer.zero_grad()
         step_loss = 0.0
@@ -165,14 +156,13 @@ def divided_for_the_log() -> Losses:
 
 
 @loss_scale("huggingface/transformers#35808", {"loss / 4)": "loss / 4, scale_wrt_gas=False)"})
-def divided_twice() -> Losses:
+def divided_twice(model, optimizer) -> Losses:
     """The script divides by 4, and so does the engine: every gradient is a quarter of the large
     batch's."""
 
     def engine_backward(loss: Tensor, scale_wrt_gas: bool = True) -> None:  # as DeepSpeed's engine
         (loss / 4 if scale_wrt_gas else loss).backward()
 
-    model, optimizer = classifier()
     for i, (images, labels) in enumerate(2 * digit_batches(8)):
         loss = cross_entropy(model(images), labels)
         engine_backward(loss / 4)
@@ -183,10 +173,9 @@ def divided_twice() -> Losses:
 
 
 @loss_scale("Lightning-AI/pytorch-lightning#19987", {"loss / 4": "loss / min(4, 9 - i // 4 * 4)"})
-def tail_divided_by_n() -> Losses:
+def tail_divided_by_n(model, optimizer) -> Losses:
     """Divides the epoch's last window, of 1 micro-batch, by 4 like the others: a quarter of its
     gradient is left."""
-    model, optimizer = classifier()
     for _ in range(2):
         for i, (images, labels) in enumerate(digit_batches(9)):
             loss = cross_entropy(model(images), labels)
@@ -198,10 +187,9 @@ def tail_divided_by_n() -> Losses:
 
 
 @loss_scale("agokrani/distillKitPlus#5", {"loss.backward()": "(loss / 4).backward()"})
-def distilled_and_never_divided() -> Losses:
+def distilled_and_never_divided(model, optimizer) -> Losses:
     """Adds up 4 mean losses that the script itself spells out: every gradient is 4 times the large
     batch's."""
-    model, optimizer = classifier()
     teacher = perceptron(64, 10).requires_grad_(False)
     for i, (images, _) in enumerate(2 * digit_batches(8)):
         soft = teacher(images).softmax(-1)
@@ -215,14 +203,13 @@ def distilled_and_never_divided() -> Losses:
 
 # Micro-batches with unequal numbers of targets count alike.
 
-token_weights = partial(Specimen, "token-weights")
+token_weights = partial(Specimen, "token-weights", props=bigrams)
 
 
 @token_weights("huggingface/trl#2175", {"/ 4": "* (follow != -100).sum() / sum((y != -100).sum() for _, y in window)"})
-def mean_of_means() -> Losses:
+def mean_of_means(model, optimizer) -> Losses:
     """Batches of 8, 44, 8 and 44 targets count a quarter each: short ones' targets have 5.5 times
     the weight."""
-    model, optimizer = bigrams()
     for window in word_windows():
         for letters, follow in window:
             loss = cross_entropy(model(letters).flatten(0, 1), follow.flatten(), ignore_index=-100)
@@ -233,10 +220,9 @@ def mean_of_means() -> Losses:
 
 
 @token_weights("allenai/open-instruct#1161", {"mask.sum() / 4": "sum((y != -100).sum() for _, y in window)"})
-def masked_mean_per_micro_batch() -> Losses:
+def masked_mean_per_micro_batch(model, optimizer) -> Losses:
     """A masked mean over each micro-batch instead of the window: one target counts 1/32 or 1/176,
     not 1/104."""
-    model, optimizer = bigrams()
     for window in word_windows():
         for letters, follow in window:
             mask = follow != -100

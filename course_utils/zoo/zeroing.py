@@ -16,9 +16,8 @@ stale_gradients = partial(Specimen, "stale-gradients")
 
 
 @stale_gradients("wenet-e2e/wekws#72", {"loss.backward()": "optimizer.zero_grad()\nloss.backward()"})
-def never_zeroed() -> Losses:
+def never_zeroed(model, optimizer) -> Losses:
     """No line zeroes: update k uses the sum of the gradients of all k batches so far."""
-    model, optimizer = classifier()
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(model(images), labels)
         loss.backward()
@@ -27,10 +26,9 @@ def never_zeroed() -> Losses:
 
 
 @stale_gradients("pytorch/pytorch#47175", {"loss.backward()": "optimizer.zero_grad()\nloss.backward()"})
-def zeroed_once_an_epoch() -> Losses:
+def zeroed_once_an_epoch(model, optimizer) -> Losses:
     """Zeroes at the start of an epoch instead of a batch: its six updates use 1, 2, 3, 4, 5 and 6
     batches."""
-    model, optimizer = classifier()
     for _ in range(2):
         optimizer.zero_grad()
         for images, labels in digit_batches(6):
@@ -73,10 +71,9 @@ def critic_zeroed_once() -> Losses:
 
 
 @stale_gradients("MorvanZhou/pytorch-A3C#21", {"optimizer.zero_grad()": "local.zero_grad()"})
-def local_model_never_zeroed() -> Losses:
+def local_model_never_zeroed(shared, optimizer) -> Losses:
     """Zeroes the shared model and not the local one, which hands it its gradients: update k uses
     the sum of k."""
-    shared, optimizer = classifier()
     local = perceptron(64, 16, 10)
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(local(images), labels)
@@ -109,10 +106,9 @@ HELD_COUNTED = {"for i,": "held = 0\nfor i,", ".backward()": ".backward()\nheld 
 
 
 @discarded_gradients("bytetriper/RAE#67", {"optimizer.zero_grad()": "if i % 4 == 0:\n    optimizer.zero_grad()"})
-def zeroed_in_every_micro_batch() -> Losses:
+def zeroed_in_every_micro_batch(model, optimizer) -> Losses:
     """Zeroes before every micro-batch: of four, only the last one's gradient reaches the step,
     divided by 4."""
-    model, optimizer = classifier()
     for i, (images, labels) in enumerate(2 * digit_batches(8)):
         optimizer.zero_grad()
         loss = cross_entropy(model(images), labels)
@@ -125,10 +121,9 @@ def zeroed_in_every_micro_batch() -> Losses:
 @discarded_gradients(
     "starVLA/starVLA#395", {"if sync:\n    optimizer.zero_grad()": "if i % 4 == 0:\n    optimizer.zero_grad()"}
 )
-def zeroed_in_the_last_micro_batch() -> Losses:
+def zeroed_in_the_last_micro_batch(model, optimizer) -> Losses:
     """Zeroes just before the window's last backward: three of four micro-batches are thrown
     away."""
-    model, optimizer = classifier()
     for i, (images, labels) in enumerate(2 * digit_batches(8)):
         sync = (i + 1) % 4 == 0  # in accelerate, zero_grad() and step() act only where this is true
         if sync:
@@ -141,10 +136,9 @@ def zeroed_in_the_last_micro_batch() -> Losses:
 
 
 @discarded_gradients("ultralytics/ultralytics#11217", {"optimizer.zero_grad()\nfor": "for"})
-def zeroed_at_the_epochs_start() -> Losses:
+def zeroed_at_the_epochs_start(model, optimizer) -> Losses:
     """Zeroes in the middle of a window: the last 2 of 10 micro-batches are lost; the next update
     holds 2, not 4."""
-    model, optimizer = classifier()
     last_step = -1
     for epoch in range(2):
         optimizer.zero_grad()
@@ -161,10 +155,9 @@ def zeroed_at_the_epochs_start() -> Losses:
 @discarded_gradients(
     "WalkingMeatAxolotl/AnimaLoraStudio#486", {"optimizer.zero_grad()\ncontinue": "continue"} | HELD_COUNTED
 )
-def zeroed_by_one_loss() -> Losses:
+def zeroed_by_one_loss(model, optimizer) -> Losses:
     """A loss that is NaN zeroes its window: two good micro-batches are lost; the update holds the
     fourth alone."""
-    model, optimizer = classifier()
     for i, (images, labels) in enumerate(digit_batches(17, damaged=6)):
         loss = cross_entropy(model(images), labels)
         if not loss.isfinite():
@@ -203,10 +196,9 @@ empty_step = partial(Specimen, "empty-step")
 
 
 @empty_step("sacmehta/EdgeNets#14", {"zero_grad()\noptimizer.step()": "step()\noptimizer.zero_grad()"})
-def zeroed_before_the_step() -> Losses:
+def zeroed_before_the_step(model, optimizer) -> Losses:
     """Zeroes between backward and step: none of the 12 updates has a gradient, and no weight ever
     moves."""
-    model, optimizer = classifier()
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(model(images), labels)
         loss.backward()
@@ -234,14 +226,13 @@ def step_without_a_target() -> Losses:
 
 # Gradients from another loss's backward reach an optimizer's step.
 
-foreign_gradients = partial(Specimen, "foreign-gradients")
+foreign_gradients = partial(Specimen, "foreign-gradients", props=gan)
 
 
 @foreign_gradients("Lightning-AI/pytorch-lightning#591", {"loss_d = ": "optimizer_d.zero_grad()\nloss_d = "})
-def critic_with_the_generators_gradients() -> Losses:
+def critic_with_the_generators_gradients(generator, critic, optimizer_g, optimizer_d) -> Losses:
     """The generator's loss leaves gradients in the critic, whose step then also learns to call
     fakes real."""
-    generator, critic, optimizer_g, optimizer_d = gan()
     for real, noise in point_batches(12):
         as_real(critic(generator(noise))).backward()
         optimizer_g.step()
@@ -258,10 +249,9 @@ def critic_with_the_generators_gradients() -> Losses:
     "FoundationVision/OmniTokenizer#15",
     {"(as_real(": "critic.requires_grad_(False)\n(as_real(", "loss_d = ": "critic.requires_grad_(True)\nloss_d = "},
 )
-def critic_with_a_window_of_both() -> Losses:
+def critic_with_a_window_of_both(generator, critic, optimizer_g, optimizer_d) -> Losses:
     """Accumulates, so it can't zero between the two losses: the critic's window of 2 also holds the
     generator's 2."""
-    generator, critic, optimizer_g, optimizer_d = gan()
     for i, (real, noise) in enumerate(point_batches(12)):
         fake = generator(noise)
         (as_real(critic(fake)) / 2).backward()

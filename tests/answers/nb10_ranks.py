@@ -1,5 +1,7 @@
 """Answers to the exercises of 10_ranks: a sum over ranks, and the loop on two of them."""
 
+import torch.distributed as dist
+
 from answers import edited, right, wrong
 
 HELD = "model.no_sync() if ranks > 1 and number < len(window) else nullcontext()"
@@ -31,15 +33,42 @@ right("ddp_window")(changed(("        if norm", f"        {COMPARED}\n        if
 
 for bug, says, *changes in (
     ("sync-cadence", "expected [2, 2], got [6, 6]", (HELD, "nullcontext()")),
-    ("ranks-differ", "", (HELD, "model.no_sync() if ranks > 1 else nullcontext()")),
+    ("ranks-differ", "at update 1 the", (HELD, "model.no_sync() if ranks > 1 else nullcontext()")),
     ("token-weights", "", (TOTAL, TOTAL.replace("summed", "").replace(", device", ""))),
     ("loss-scale", "0.5 times", (WORLD, "weight(batch)")),
     ("loss-scale", "2 times", (UNSCALE, BY_HAND)),
     ("wrong-loss", "", (LOSS, "window_loss")),
     ("wrong-loss", "", (LOSS, LOSS.removesuffix(" / ranks"))),
     ("waits", "", (LOSS, f"{LOSS} if ranks == 1 or dist.get_rank() else 0.0")),
-    ("raises", "rank 1, IndexError", (TOTAL, f"{TOTAL}\n        window[9 * dist.get_rank() if ranks > 1 else 0]")),
-    ("raises", "no_sync", ("ranks > 1 and ", "")),
+    ("raises", "rank 1: IndexError", (TOTAL, f"{TOTAL}\n        window[9 * dist.get_rank() if ranks > 1 else 0]")),
+    (
+        "raises",
+        "no_sync'. Tried on batches of [4, 2, 1, 3, 2, 3, 1] samples, in two calls, ranks = 1",
+        ("ranks > 1 and ", ""),
+    ),
     ("scheduler-cadence", "", ("            scheduler.step", "            pass\n        scheduler.step")),
 ):
     wrong("ddp_window", bug, says)(changed(*changes))
+
+
+@wrong("ddp_window", "not-attempted", "in `over_ranks` yet")
+def by_a_stub(model, *more):
+    over_ranks(1).bit_count()
+
+
+def over_ranks(number):
+    """The sum of a number over all ranks."""
+
+
+@wrong("over_ranks", "waits", "`dist.barrier()`: the other rank")
+def barrier_on_rank_0(number):
+    if dist.is_initialized() and not dist.get_rank():
+        dist.barrier()
+    return number
+
+
+@wrong("over_ranks", "raises", "`return number[0]`: TypeError")
+def fails_on_the_ranks(number):
+    if dist.is_initialized():
+        return number[0]
+    return number

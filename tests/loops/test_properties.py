@@ -130,7 +130,7 @@ def runs(draw, optimizer: str) -> Run:
         n=draw(st.sampled_from([2, 1, 3, 4, 100])),
         weight=weight,
         groups=draw(st.integers(1, 3)),
-        max_norm=None if "sparse" in kind else draw(st.sampled_from([None, 0.3, 100.0])),
+        max_norm=draw(st.sampled_from([None, 0.3, 100.0])),
         scaler=draw(st.sampled_from([None, "disabled"] + ["enabled"] * (2 * (kind != "complex")))),
         poisoned=draw(st.none() | st.integers(0, len(batches) - 1)),
         fault=draw(st.none() | fault),

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -131,7 +131,7 @@ class SAM(torch.optim.SGD):
 
 def test_a_schedule_that_needs_a_metric_or_belongs_to_another_optimizer(model, batches):
     optimizer, other = sgd(model), ExponentialLR(sgd(model), 0.5)
-    with refused(model, TypeError, r"ReduceLROnPlateau needs a metric .* step\(metric\) after evaluate"):
+    with refused(model, TypeError, r"got ReduceLROnPlateau; .* after evaluate\(\)"):
         train_epoch(model, batches, mse, optimizer, scheduler=ReduceLROnPlateau(optimizer))
     with refused(model, ValueError, "belongs to another optimizer"):
         train_epoch(model, batches, mse, optimizer, scheduler=other)
@@ -167,13 +167,3 @@ def test_batches_that_are_none_or_give_nothing(model, batches):
             train_epoch(model, given, mse, sgd(model), 2, **weight)
         with refused(model, error, saying):
             evaluate(model, given, mse, **weight)
-
-
-def test_clipping_sparse_gradients_is_refused_before_the_step():
-    model, sparse = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1)), "max_norm can't clip sparse grad"
-    before = copy.deepcopy(model.state_dict())
-    for frozen in (False, True):  # it has no gradient then
-        model[0].weight.requires_grad_(not frozen)
-        with nullcontext() if frozen else pytest.raises(ValueError, match=sparse):
-            train_epoch(model, [torch.tensor([1])], lambda model, x: model(x).mean(), sgd(model), max_norm=1.0)
-        assert all(map(torch.equal, model.state_dict().values(), before.values())) != frozen

@@ -42,8 +42,8 @@ def test_the_catalogue_has_a_loop_for_each_rule_and_a_public_source_for_each_loo
     assert len({each.source for each in ZOO.values()}) == len(ZOO)
     for each in ZOO.values():
         assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", each.url)
-        lines = inspect.getsource(each.loop).splitlines()
-        assert each.listing().splitlines()[:2] == ["def loop():", lines[-len(each.listing().splitlines()) + 1]]
+        lines, listed = inspect.getsource(each.loop).splitlines(), each.listing().splitlines()
+        assert listed[:2] == [f"def loop({each.takes}):", lines[1 - len(listed)]]
         assert not {each.what, each.name} & set(each.listing())
 
 
