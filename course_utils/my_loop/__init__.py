@@ -23,8 +23,7 @@ STAGES = ("00", "04", "05", "06", "08", "09", "10")  # the notebooks that extend
 IMPORT = "from course_utils.my_loop.after_05 import windows"
 _numbers = count()
 _unwritten = ""  # what the file would hold, if it could be written
-_stood: dict[str, str] = {}  # by notebook, the learner's loop that its first answer has replaced
-_HEAD = re.compile(r"# The loop after (\d\d), kept by the course\. New lines:([\d ]*)\n")
+_HEAD = re.compile(r"# The loop after (\d\d), kept by the course\.(?: New lines: ([\d ]+)\.)?\n")
 
 
 class Loop(NamedTuple):
@@ -67,7 +66,7 @@ def of_the_learner() -> Loop | None:
     head = _HEAD.match(text)
     if not head or head[1] not in STAGES:
         raise ValueError("its first line should say after which notebook it stands")
-    return Loop(head[1], text[head.end() :], [int(number) for number in head[2].split()])
+    return Loop(head[1], text[head.end() :], [int(number) for number in (head[2] or "").split()])
 
 
 def keep(loop: Loop) -> str:
@@ -87,11 +86,12 @@ def keep(loop: Loop) -> str:
     own = of_the_learner() or loop
     if STAGES.index(own.after) > STAGES.index(loop.after):
         raise ValueError(f"{FILE} holds your loop after {own.after}; to start again, delete it")
-    if own.after != loop.after:
-        _stood[loop.after] = own.text
-    new = _new(loop.text, _stood.get(loop.after) or _before(loop.after) or loop.text)
-    new = " ".join(map(str, own.new if own is not loop and own[:2] == loop[:2] else new))  # in a new kernel, too
-    _unwritten = f"# The loop after {loop.after}, kept by the course. New lines: {new}\n{loop.text}"
+    old = own.text
+    if own.after == loop.after:  # answered again: what stood before are the lines that weren't new
+        old = "\n".join(line for number, line in enumerate(old.splitlines(), start=1) if number not in own.new)
+    new = _new(loop.text, old if own is not loop else _before(loop.after) or loop.text)
+    added = f" New lines: {' '.join(map(str, new))}." if new else ""
+    _unwritten = f"# The loop after {loop.after}, kept by the course.{added}\n{loop.text}"
     draft = FILE.with_suffix(".new")
     try:
         draft.write_text(_unwritten, encoding="utf-8")
