@@ -1,5 +1,6 @@
 """The loop that grows: what is kept of a learner's, and what the next notebook gets."""
 
+import re
 import sys
 from contextlib import nullcontext
 from subprocess import run
@@ -91,9 +92,7 @@ def test_of_a_loop_that_prints_it_is_said_that_later_cells_print_too(folder):
         train(model, batches, loss_fn, optimizer)
         print("done")
 
-    assert check("first_loop", printing).message.endswith(
-        "It prints, and so will every later cell that trains with it."
-    )
+    assert check("first_loop", printing).message.endswith("so will every later cell that trains with it.")
     assert "prints" not in check("first_loop", train).message
 
 
@@ -141,9 +140,7 @@ def test_a_file_that_was_ruined_is_said_and_the_courses_loop_is_used(folder, cap
     capsys.readouterr()
     so_far = loop_so_far("00")
     assert judge("first_loop", so_far).passed
-    said = capsys.readouterr().out
-    assert "The course's loop after 00, because my_loop.py" in said.replace("\\'", "'").replace("&#x27;", "'")
-    assert torch.tensor(bool(__import__("re").search(says, said)))
+    assert re.search(f"course's loop after 00, because my_loop.py(?s:.*){says}", capsys.readouterr().out)
 
 
 def test_in_a_test_no_file_is_read_or_written(tmp_path, monkeypatch, capsys):
