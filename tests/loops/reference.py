@@ -11,6 +11,11 @@ import torch
 from torch import Tensor, nn
 
 
+def mse(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    x, y = batch
+    return nn.functional.mse_loss(model(x), y)
+
+
 def item_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return (model(x[None])[0] - y).square().mean()
 

@@ -7,6 +7,7 @@ from itertools import islice
 
 import pytest
 import torch
+from reference import mse
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
@@ -18,11 +19,6 @@ RAGGED = (4, 2, 1, 3, 2, 4, 1)  # 7 micro-batches: a short tail for N = 2, 3, 4,
 
 def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def mse(model, batch):
-    x, y = batch
-    return nn.functional.mse_loss(model(x), y)
 
 
 @pytest.fixture
