@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import compress
 from operator import attrgetter, is_
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -22,7 +23,6 @@ from gradaudit.observe.sharded import Shard, is_sharded, keepers, shards
 
 _READ, _READ_EVERY = 20, 17  # windows in which values are read: the first, and then some
 _SMALL = 10_000  # a gradient with fewer numbers is read whole at once
-_NONE = id(None)
 _grad, _version = attrgetter("grad"), attrgetter("_version")
 
 
@@ -49,7 +49,8 @@ class Gradients:
     def __init__(self) -> None:
         self.parameters: list[Tensor] = []
         self.ids: set[int] = set()
-        self.seen: list[int | tuple[int, ...]] = []  # the id of each .grad, which is not kept alive, or of its shards
+        # Each .grad, which is not kept alive, or its shards. (An id alone can be that of a later tensor.)
+        self.seen: list[ref[Tensor] | tuple[ref[Tensor], ...] | None] = []
         self.versions: list[int | tuple[int, ...]] = []
         self.ever: list[bool] = []
         self.listed: list[Tensor] = []  # what the optimizer held at the last update
@@ -92,7 +93,7 @@ class Gradients:
         self.parameters.append(p)
         self.sharded |= is_sharded(p)
         grad = p.grad
-        self.seen.append(id(grad))
+        self.seen.append(None if grad is None else ref(grad))
         self.versions.append(0 if grad is None else version(grad))
         self.ever.append(False)
         self.empty &= grad is None
@@ -112,7 +113,7 @@ class Gradients:
 
     @property
     def without_gradients(self) -> bool:
-        return self.seen.count(_NONE) == len(self.seen)
+        return not any(self.seen)
 
     def compare(self) -> bool:
         """Notes which gradients have been written or replaced since the last comparison. Were there any?"""
@@ -121,18 +122,18 @@ class Gradients:
         else:
             seen, versions = [], []  # a loop makes fewer calls than comprehensions, and takes half the time of map()
             for grad in map(_grad, self.parameters):
-                seen.append(id(grad))
+                seen.append(None if grad is None else ref(grad))
                 versions.append(0 if grad is None else grad._version)
-        self.touched, self.put, self.replaced = [], False, seen != self.seen
+        self.touched, self.put, self.replaced = [], False, not all(map(is_, seen, self.seen))
         if not self.replaced and versions == self.versions:
             return False
         for place, now in enumerate(seen):
-            if now != self.seen[place]:
-                self.put |= now != _NONE
+            if now is not self.seen[place]:
+                self.put |= now is not None
             elif versions[place] == self.versions[place]:
                 continue
             self.touched.append(place)
-            self.ever[place] |= now != _NONE
+            self.ever[place] |= now is not None
         self.seen, self.versions = seen, versions
         return True
 
@@ -140,7 +141,7 @@ class Gradients:
         self.waits = False
         found = list(map(self._sharded, self.parameters))
         return (
-            [tuple(map(id, gradients)) or _NONE for gradients in found],
+            [_same_or_new(was, tuple(map(ref, gradients))) for was, gradients in zip(self.seen, found, strict=True)],
             [tuple(map(version, gradients)) or 0 for gradients in found],
         )
 
@@ -182,6 +183,13 @@ class Gradients:
     def weight_versions(self) -> int:
         """A number that rises with every write to a parameter."""
         return sum(map(version if self.sharded else _version, self.parameters))
+
+
+def _same_or_new(was: Any, now: tuple[ref, ...]) -> tuple[ref, ...] | None:
+    """What was seen last time, if these are the same tensors: two references aren't compared by `==`, which would
+    compare the tensors' values."""
+    same = isinstance(was, tuple) and len(was) == len(now) and all(map(is_, was, now))
+    return was if same else now or None
 
 
 def local(tensor: Tensor | None) -> Tensor | None:
