@@ -191,6 +191,15 @@ def process_group(tmp_path):
     dist.destroy_process_group()
 
 
+def test_a_gradient_that_lies_where_a_freed_one_lay_is_a_new_one(model):
+    found = gradients.Gradients()
+    found.add(model.weight)
+    for _ in range(50):
+        model.weight.grad = None
+        model.weight.grad = torch.ones(1, 2)
+        assert found.compare()
+
+
 @pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.parametrize("zero", [True, False])
 def test_sharded_parameters_are_seen(model, process_group, zero):
