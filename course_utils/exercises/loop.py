@@ -27,7 +27,7 @@ WHEN = {
     "discarded-gradients": "What runs between this batch's `backward()` and the step?",
     "stale-gradients": "What is in `.grad` when the update's first `backward()` runs, and which line clears it?",
     "missing-backward": "Which calls of `loss_fn` does your loop call `backward()` for?",
-    "empty-step": "Which `backward()` should have come before this step?",
+    "empty-step": "Which `backward()` should have come before this step? If none, should there be a step?",
     "irregular-window": "How many batches have gone through `backward()` since the last update when your loop steps?",
     "leftover-gradients": "What does your loop do with the batches that come after the last step?",
 }

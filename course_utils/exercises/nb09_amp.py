@@ -29,7 +29,7 @@ FIRST, ALL = "scheduler steps before the first update", "scheduler steps in all,
 SCHEDULE, LOGGED = "scheduler steps before each update, and before the end of each epoch", "number of losses"
 SCALING, AUTOCAST = "scale in each micro-batch", "autocast"
 LOGS = "", "the last micro-batch's share", "the last micro-batch's alone", "the scaled loss"
-MADE = "After which line is an update made? One scheduler step belongs there, and nowhere else. Has it `()`?"
+MADE = "After which line is an update made? There, and nowhere else, step the scheduler. Is it called, with `()`?"
 ORDER = "In each window: all the `scale(loss)`, `unscale_`, `step` if the norm is finite, and `update` in any case."
 MISTAKES = {
     LOGGED: ("wrong-loss", "Each window has one, also a skipped window. Does your loop get to its `append`?"),

@@ -180,6 +180,6 @@ def _before(after: str) -> str:
 
 
 def _new(text: str, old: str) -> list[int]:
-    was, lines = ([line.strip() for line in each.splitlines()] for each in (old, text))
+    was, lines = ([line.partition("#")[0].strip() for line in each.splitlines()] for each in (old, text))
     changes = SequenceMatcher(None, was, lines, autojunk=False).get_opcodes()
     return [k + 1 for tag, _, _, *part in changes if tag != "equal" for k in range(*part) if lines[k]]
