@@ -22,6 +22,7 @@ right("over_ranks")(edited("over_ranks", (SUM, GATHERED)))
 wrong("over_ranks", "wrong-value", "in one process")(lambda number: 2 * number)
 wrong("over_ranks", "wrong-sum", "return 1.5 and 16777217.5")(lambda number: number)
 wrong("over_ranks", "wrong-sum", "return 16777220.0 and")(edited("over_ranks", ("float64", "float32")))
+wrong("over_ranks", "wrong-sum", "return 16777220.0 and")(edited("over_ranks", ("dtype=torch.float64, ", "")))
 
 # By the flag, set before the forward pass; averaged by hand; and a line that compares the norms
 FLAG = "nullcontext(setattr(model, 'require_backward_grad_sync', number == len(window)))"
