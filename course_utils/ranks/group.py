@@ -187,7 +187,7 @@ class Ranks(AbstractContextManager):
                 rank.pipe.send_bytes(job)
         waiting = {rank.pipe: number for number, rank in enumerate(self._ranks)}
         printed, results, errors = {}, {}, {}
-        with tqdm(total=self.n, desc=title, unit="rank", leave=False, delay=2) as bar:
+        with tqdm(total=self.n, desc=title, unit="rank", delay=2) as bar:
             while waiting and time.monotonic() < end:
                 for pipe in wait(list(waiting), timeout=0.1):  # for the bar and the time limit
                     number = waiting.pop(pipe)

@@ -54,7 +54,7 @@ def run_python(*command: object, title: str, limit: float, cwd: str | Path = "."
         )
         end = time.monotonic() + limit
         try:
-            with tqdm(desc=title, bar_format="{desc}: {elapsed}", mininterval=1, leave=False, delay=2) as bar:
+            with tqdm(desc=title, bar_format="{desc}: {elapsed}", mininterval=1, delay=2) as bar:
                 while process.poll() is None and time.monotonic() < end:
                     time.sleep(0.1)
                     bar.update()
