@@ -24,7 +24,8 @@ Result = tuple[str, bool, str]  # a check's name, whether it passes, and what it
 WINDOW, MICRO_BATCHES, EPOCHS = 4, 10, 2  # of an epoch; the last of its three windows is short
 FULL = MICRO_BATCHES // WINDOW
 # 16 words in a micro-batch, but 12 in the last one. If an argument comes twice, the last counts.
-TRIAL = f"--words 156 --epochs {EPOCHS} --micro-batch 16 --window 4 --precision float64 --lr 0 --clip 1e9".split()
+SETTING = f"--words 156 --epochs {EPOCHS} --micro-batch 16 --window 4 --precision float64".split()
+TRIAL = [*SETTING, "--lr", "0", "--clip", "1e9"]
 LARGE = [*TRIAL, "--micro-batch", "64", "--window", "1"]
 TRAINING = ["--lr", "0.02", "--clip", "0.5"]
 CLIP = 0.1  # the norm of every update exceeds it at the first weights
@@ -78,7 +79,7 @@ def accept(script: str | Path) -> Iterator[Result]:
     with TemporaryDirectory() as folder:
         runs = Runs(script, Path(folder))
         checkpoint = runs.folder / "run.ckpt"
-        saving = [*TRIAL, *TRAINING, "--save-every", "1", "--checkpoint", str(checkpoint)]
+        saving = [*SETTING, *TRAINING, "--save-every", "1", "--checkpoint", str(checkpoint)]
         runs.run("a run to be killed", *runs.watched(saving, kill=KILLED_AT))
         resuming = [*saving, "--resume"] if checkpoint.exists() else saving
         lr_0 = TRIAL, LARGE, [*TRIAL, "--window", "1"], [*TRIAL, "--clip", str(CLIP)]
@@ -104,8 +105,8 @@ def accept(script: str | Path) -> Iterator[Result]:
 
         yield "ranks", *_on_two_ranks(runs, large.gradients)
 
-        status = runs.run("the audit", "-m", "gradaudit", script, *TRIAL, *TRAINING, fine=1)
-        yield "audit", status == 0, f"exit status {status} of: gradaudit {script} {' '.join(TRIAL + TRAINING)}"
+        status = runs.run("the audit", "-m", "gradaudit", script, *SETTING, *TRAINING, fine=1)
+        yield "audit", status == 0, f"exit status {status} of: gradaudit {script} {' '.join(SETTING + TRAINING)}"
 
         log = runs.folder / "log.jsonl"
         runs.run("the run that has to beat the bigrams", script, "--words", LEARNED, "--log", log)
