@@ -28,14 +28,14 @@ SCALED = [
 FIRST, ALL = "scheduler steps before the first update", "scheduler steps in all, one for each update"
 SCHEDULE, LOGGED = "scheduler steps before each update, and before the end of each epoch", "number of losses"
 SCALING, AUTOCAST = "scale in each micro-batch", "autocast"
-LOGS = "", "the last micro-batch's share", "the last micro-batch's alone", "the scaled loss"
-MADE = "After which line is an update made? There, and nowhere else, step the scheduler. Is it called, with `()`?"
-ORDER = "In each window: all the `scale(loss)`, `unscale_`, `step` if the norm is finite, and `update` in any case."
+LOGS = "", "the last micro-batch's share", "the last micro-batch's loss", "the scaled loss"
+MADE = "Which line makes the update? Step the scheduler right after it, nowhere else. Does the call have its `()`?"
+ORDER = "In each window: every `scale(loss)`, then `unscale_`, `step` if the norm is finite, and `update` in any case."
 MISTAKES = {
-    LOGGED: ("wrong-loss", "Each window has one, also a skipped window. Does your loop get to its `append`?"),
+    LOGGED: ("wrong-loss", "Each window has a loss, even a skipped one. Does your loop always get to its `append`?"),
     "losses": ("wrong-loss", "A window's loss is the mean over its samples, before the step. What does your log hold?"),
     **dict.fromkeys((FIRST, ALL, SCHEDULE), ("scheduler-cadence", MADE)),
-    SCALING: ("scaler-timing", "How often does your loop call update() per window, also in a window without a step?"),
+    SCALING: ("scaler-timing", "How often does your loop call `update()` per window? And in one without a step?"),
     AUTOCAST: ("autocast-scope", "Where does the block under `with autocast:` begin and end?"),
 }
 
@@ -78,11 +78,11 @@ class Pairs(Loop):
 
     def compare_update(self, step, right):
         if step and not step.row.isfinite().all():
-            hint = "Is the step in an `if` on the norm that the clip returns? A scaler that is off tells nothing."
+            hint = "Is the step in an `if` on the norm that the clip returns? A scaler that is off skips nothing."
             raise Mistake("nonfinite-step", f"update {step.number} uses an infinity or a NaN.", hint)
         if step and agree(step.norm * SCALE, self.case.max_norm, 1e-3):
             said = f"update {step.number} has a norm of {step.norm:.3g}: max_norm divided by the scale, {SCALE:g}."
-            raise Mistake("clip-timing", said, "Where is `unscale_`? What you clip mustn't hold the scale any more.")
+            raise Mistake("clip-timing", said, "Where is `unscale_`? What you clip should no longer be scaled.")
         super().compare_update(step, right)
 
 
