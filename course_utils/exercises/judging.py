@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-NAMES = "Print the values that this line uses. Is each name spelled as in the cells above, and has it what you expect?"
+NAMES = "Print the values that this line uses. Is each name spelled as in the cells above? Is each value as you expect?"
 RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
 
 

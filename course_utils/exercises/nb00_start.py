@@ -5,6 +5,6 @@ from course_utils.exercises.loop import loops_agree
 from course_utils.exercises.nb02_zeroing import CLEAN
 
 
-@exercise("begun without old gradients, batches equal or not: every update holds its own batch and nothing else.")
+@exercise("no old gradients at the start, batches equal or not: every update holds its own batch and nothing else.")
 def first_loop(answer):
     loops_agree(answer, CLEAN)

@@ -35,7 +35,7 @@ CASES = (  # the bug of a test that is wrong on it, what it is, how it zeroes, w
     ("one-layer", "a loop that zeroes its last layer only", lambda number, model, o: model[-1].zero_grad(), "end"),
 )
 HINTS = {
-    "misses-it": "Print what you noted. Are all entries one tensor, `.grad` itself, to which later passes add?",
+    "misses-it": "Print what you noted. Is each entry the same tensor, `.grad` itself, to which later passes add?",
     "accuses": "Two gradients are equal if weights and batch are. Do you look at every step, and at nothing else?",
     "too-few-steps": "How many updates does your test compare, and which with which?",
     "one-layer": "Which weights does your test look at?",
