@@ -71,7 +71,8 @@ def line_of(traceback: TracebackType | str | None) -> str:
 
 def unwritten(function: Callable) -> str:
     """A function of the notebook that this one calls and in which nothing is written, or nothing."""
-    for name in getattr(getattr(function, "__code__", None), "co_names", ()):
+    own = getattr(function, "__code__", None)
+    for name in [step.argval for step in dis.get_instructions(own) if step.opname == "LOAD_GLOBAL"] if own else ():
         code = getattr(function.__globals__.get(name), "__code__", None)
         if code and all(step.argval is None or step.opname == "RESUME" for step in dis.get_instructions(code)):
             return name

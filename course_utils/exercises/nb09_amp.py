@@ -49,7 +49,7 @@ def noted(name):
         why = f"`{name}` comes too early" if calls else f"`{name}` comes after `update`, or without `scale(loss)`"
         if name == "scale":
             early = f"`unscale_` comes after {scaled} of {scaler.n} micro-batches"
-            why = early if scaled < scaler.n else "a window ends without `update`"
+            why = early if scaled < scaler.n and "step" not in calls else "a window ends without `update`"
         if scaler.is_enabled() and {"scale": used, "update": not used}.get(name, not scaled):
             since = ", ".join([*calls, f"and now {name}"])
             raise Mistake("scaler-timing", f"{why}. Calls since the last `update`: {since}.", ORDER)
@@ -116,6 +116,8 @@ def watch(answer, case):
         is_on("loss_fn")
         scales.append(scaler.get_scale())
         means.append((loss := loop.loss_fn(model, batch)).item())
+        if loss.requires_grad:
+            loss.register_hook(lambda _: is_on("backward"))
         return loss
 
     def epoch(batches):

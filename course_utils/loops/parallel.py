@@ -317,7 +317,7 @@ def adapter_of(model: nn.Module, training: bool = True, hold_back: bool = False)
     inner = getattr(model, "_orig_mod", model)  # of torch.compile
     if isinstance(inner, DistributedDataParallel):
         if training and inner.static_graph:
-            raise ValueError("DDP with static_graph=True cannot accumulate: build the model without it")
+            raise ValueError("DDP with static_graph=True fails under no_sync(): build the model without it")
         return DataParallel(model, inner)
     if isinstance(inner, FSDPModule):
         return FullySharded(model, inner, hold_back)

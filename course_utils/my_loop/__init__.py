@@ -23,7 +23,7 @@ STAGES = ("00", "04", "05", "06", "08", "09", "10")  # the notebooks that extend
 IMPORT = "from course_utils.my_loop.after_05 import windows"
 _numbers = count()
 _unwritten = ""  # what the file would hold, if it could be written
-_HEAD = re.compile(r"# The loop after (\d\d), kept by the course\.(?: New lines: ([\d ]+)\.)?\n")
+_HEAD = re.compile(r"# The loop after (\d\d), kept by the course\.(?: New lines:([\d ]*)\.?)?\n")
 
 
 class Loop(NamedTuple):

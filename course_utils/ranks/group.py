@@ -140,10 +140,12 @@ class Ranks(AbstractContextManager):
                 self._call("starting", _pack(_join, (meeting, self.backend)), max(self.timeout, 20.0))
             return self._call("running", job, self.timeout if timeout is None else timeout)
         except KeyboardInterrupt:
-            for rank in self._ranks:
-                rank.pipe.close()  # it then notes where it is, and ends
-            words = "".join(f"\nrank {number}: {rank.last_words()}" for number, rank in enumerate(self._ranks))
-            self.close()
+            try:
+                for rank in self._ranks:
+                    rank.pipe.close()  # it then notes where it is, and ends
+                words = "".join(f"\nrank {number}: {rank.last_words()}" for number, rank in enumerate(self._ranks))
+            finally:  # also after another interrupt
+                self.close()
             raise KeyboardInterrupt(f"stopped{words}") from None
         except BaseException:
             self.close()
@@ -247,7 +249,7 @@ def _listen(pipe: Connection, jobs: SimpleQueue, worker: int, log: Path) -> None
     except (EOFError, OSError):
         stack = "".join(traceback.format_stack(sys._current_frames()[worker]))
         _, busy, own = stack.rpartition(", in _work\n")  # from the function that was sent
-        log.write_text("was here:" + own[own.find("\n") :] if busy else "had finished", encoding="utf-8")
+        log.write_text("was here:" + own[own.find("\n") :] if busy else "was idle", encoding="utf-8")
     finally:
         os._exit(0)
 

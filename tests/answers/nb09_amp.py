@@ -94,6 +94,7 @@ NORM = "norm = clip_grad_norm_(model.parameters(), max_norm)"
 GUARD = "norm.isfinite()"
 MADE = "            scheduler.step()  # and whatever else counts updates\n"
 UPDATE = "        scaler.update()  # also after a skipped window\n"
+OPENED = "    losses = []\n", "    losses = []\n    autocast.__enter__()\n"
 ZERO = "        optimizer.zero_grad()  # this, too\n"
 FORWARD = "            with autocast:  # the forward pass only\n    "
 BY_THE_SCALE = (
@@ -175,6 +176,7 @@ for bug, says, *changes in (
     ),
     ("scaler-timing", "a window ends without `update`", (UPDATE, f"    {UPDATE}")),
     ("scaler-timing", "scale, unscale_, step, and now scale", (UPDATE, "")),
+    ("scaler-timing", "a window ends without `update`", (UPDATE, f"        if len(window) == n:\n    {UPDATE}")),
     ("irregular-window", "", (UPDATE, f"        optimizer.step()\n{UPDATE}")),
     ("stale-gradients", "`.grad` still holds an infinity or a NaN", (UPDATE + ZERO, f"    {ZERO}{UPDATE}")),
     (
@@ -184,12 +186,8 @@ for bug, says, *changes in (
         (SCALED, f"{SCALED}            if batch is window[1 % len(window)]: scaler.unscale_(optimizer)\n"),
     ),
     ("autocast-scope", "", (FORWARD, "            if True:\n    ")),
-    (
-        "autocast-scope",
-        "",
-        (FORWARD, "            if True:\n    "),
-        ("    losses = []\n", "    losses = []\n    autocast.__enter__()\n"),
-    ),
+    ("autocast-scope", "", (FORWARD, "            if True:\n    "), OPENED),
+    ("autocast-scope", "on in backward", (SCALED, f"    {SCALED}")),
     ("wrong-loss", "got the scaled loss", ("loss.item()", "scaler.scale(loss).item()")),
     (
         "held-graphs",
