@@ -109,7 +109,7 @@ class Gradients:
 
     def let_go(self) -> None:
         """Keeps no tensor alive any more."""
-        self.parameters, self.listed, self.shards = [], [], {}
+        self.parameters, self.listed, self.seen, self.shards = [], [], [], {}
 
     @property
     def without_gradients(self) -> bool:

@@ -135,6 +135,7 @@ class Observer:
         self.patch(Optimizer, "add_param_group", after(self.ledger_of))
         self.patch(Optimizer, "zero_grad", self._around_zero_grad)
         self.patch(nn.Module, "zero_grad", after(lambda _: self.look()))
+        self.patch(torch.utils, "swap_tensors", self._around_swap)
         self.listener.attach(self)
         used = [kind for kind in subclasses(Optimizer) if hasattr(kind.step, "hooked")]  # by its first object
         gc.collect(1)  # then all living objects are of one age, in their order; the younger would come first
@@ -342,6 +343,15 @@ class Observer:
         zeroing = ledger.zeroed()
         self.listener.zeroed(ledger, zeroing)
         ledger.gradients.begin_again()
+
+    def _around_swap(self, *_, **__) -> Generator:
+        """As in `model.to()`, for some parameters. PyTorch swaps no tensor that a weak reference refers to."""
+        self.look()
+        for ledger in self.active:
+            ledger.gradients.seen = [None] * len(ledger.gradients.seen)
+        yield
+        for ledger in self.active:
+            ledger.gradients.compare()
 
     def _around_zero_grad(self, optimizer: Optimizer, *args, **kwargs) -> Generator:
         yield

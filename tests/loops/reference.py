@@ -5,10 +5,14 @@ no gradients between windows, so an error at any place can leave none behind.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
+
+
+def sgd(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def mse(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

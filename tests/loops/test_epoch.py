@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 import torch
-from reference import mse
+from reference import mse, sgd
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
@@ -15,10 +15,6 @@ from course_utils import evaluate, mlp, train_epoch, windows
 from course_utils.loops import items
 
 RAGGED = (4, 2, 1, 3, 2, 4, 1)  # 7 micro-batches: a short tail for N = 2, 3, 4, 5 and 100
-
-
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 @pytest.fixture

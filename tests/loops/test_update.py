@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from reference import sgd
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim.lr_scheduler import ExponentialLR
@@ -24,10 +25,6 @@ def model():
 @pytest.fixture
 def batches(model):
     return shards(1)[0]
-
-
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def test_the_forward_runs_under_autocast_and_the_backward_outside_of_it(model):

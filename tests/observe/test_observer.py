@@ -191,6 +191,16 @@ def process_group(tmp_path):
     dist.destroy_process_group()
 
 
+def test_a_model_may_be_converted_by_swapping_its_tensors(model, monkeypatch):
+    monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record() as trace:
+        model(X).sum().backward()
+        model.double()
+        optimizer.step()
+    assert str(trace).replace(" c", "") == "SGD  b S"
+
+
 def test_a_gradient_that_lies_where_a_freed_one_lay_is_a_new_one(model):
     found = gradients.Gradients()
     found.add(model.weight)
