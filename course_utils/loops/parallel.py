@@ -76,6 +76,7 @@ class Adapter:
 
 
 class _Group(Adapter):
+    no_windows = ""  # why a window must be one micro-batch, if it must
     in_step = ""  # why every rank needs equally many micro-batches in a window, if it does
 
     def __init__(self, model: nn.Module, groups: list[dist.ProcessGroup], device: torch.device):
@@ -104,6 +105,8 @@ class _Group(Adapter):
         own = [*counts, 0.0][0], len(counts), len(counts) ** 2
         mine = [*own, micro_batches > 0, going, micro_batches, micro_batches**2]
         first, losses, lengths, holding, going, together, squares = self.all_reduce(mine)
+        if self.no_windows and squares > together:  # on some rank more than one
+            raise ValueError(self.no_windows)
         # Equal only if all numbers are.
         if self.in_step and self.world_size * squares != together**2:
             raise ValueError(
@@ -149,6 +152,8 @@ class DataParallel(_Group):
             raise ValueError(
                 "leave out `with model.join():`, which ranks that run out of micro-batches don't need here"
             )
+        if ddp.static_graph:
+            self.no_windows = "DDP with static_graph=True fails under no_sync(): build the model without it, or use n=1"
         if any(isinstance(m, nn.SyncBatchNorm) and m.training for m in ddp.modules()):
             self.in_step = "SyncBatchNorm exchanges statistics"
 
@@ -316,8 +321,6 @@ def adapter_of(model: nn.Module, training: bool = True, hold_back: bool = False)
 
     inner = getattr(model, "_orig_mod", model)  # of torch.compile
     if isinstance(inner, DistributedDataParallel):
-        if training and inner.static_graph:
-            raise ValueError("DDP with static_graph=True fails under no_sync(): build the model without it")
         return DataParallel(model, inner)
     if isinstance(inner, FSDPModule):
         return FullySharded(model, inner, hold_back)
