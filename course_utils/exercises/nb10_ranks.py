@@ -32,6 +32,7 @@ SUM = "all_reduce writes the sum into its tensor, on every rank. What does your 
 
 def on_two(call, *args):
     """What a call returns on both ranks. An error there, or a rank that waits, is a mistake."""
+    RANKS.run(len, args)  # imports what they need, which may take longer than a call
     try:
         return RANKS.run(call, *args, timeout=HANG)
     except RankError as error:
