@@ -173,16 +173,15 @@ def loop_so_far(after: str) -> Callable:
     loop, says = my_loop.of_the_course(after), ""
     train = my_loop.train_of(loop)
     try:
-        if own := my_loop.of_the_learner():  # that of a later notebook may do, too: 10's is called like 09's
+        # In one process the loop after 10 does what the one after 09 did.
+        if (own := my_loop.of_the_learner()) and (own.after == after or (own.after, after) == ("10", "09")):
             exercise = next(name for name in LOOPS if LOOPS[name] == after)
             mine = run(lambda: my_loop.train_of(own), 20.0)
             verdict = judge(exercise, mine)
-            if verdict.passed:
-                loop, train = own, mine
-            elif own.after == after:
-                says = f"isn't right any more ({verdict.message.removesuffix('.')})"
-            else:
-                says = f"holds your loop after {own.after}"
+            loop, train = (own, mine) if verdict.passed else (loop, train)
+            says = "" if verdict.passed else f"isn't right any more ({verdict.message.removesuffix('.')})"
+        elif own:
+            says = f"holds your loop after {own.after}"
     except (Exception, SystemExit, Endless) as error:  # whatever somebody has written into the file
         where = f"{line}: " if (line := line_of(error.__traceback__)) else ""
         says = f"can't be used ({where}{type(error).__name__}: {error})"
