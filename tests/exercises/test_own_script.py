@@ -23,12 +23,12 @@ def test_a_correct_script_runs_with_its_arguments(train_py, monkeypatch, capsys)
     audited = audit_script("train.py", "none", ["--epochs", 1])
     assert path.with_name("arguments.txt").read_text() == "['--epochs', '1']"
     assert "\nNo error in 8 updates\n" in capsys.readouterr().out
-    says = "you predicted none, the auditor found none, as you said; exit status 0"
-    assert says in judge("own_script", audited).message
+    assert "the auditor found none, as you said; exit status 0" in judge("own_script", audited).message
 
 
 def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(train_py, monkeypatch, capsys):
-    path = train_py(LOOP.format("").replace("range(8)", "iter(int, 1)") + "    open('updates', 'a').write('.')\n")
+    append = "    with open('updates', 'a') as file: file.write('.')\n"  # a file left open loses a signal as it closes
+    path = train_py(LOOP.format("").replace("range(8)", "iter(int, 1)") + append)
     monkeypatch.chdir(path.parent)
     seconds = 3
     while not (path.with_name("updates").exists() and path.with_name("updates").stat().st_size > 10):
