@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gradaudit.observe.gradients import local
 from gradaudit.observe.ledger import Call, OptimizerLedger, Update, Zeroing
 from gradaudit.observe.observer import Listener, Observer, observing
-from gradaudit.watch.graphs import leaves
+from gradaudit.probes.graphs import leaves
 
 NO_OPTIMIZER = "no optimizer"
 _LETTERS = {"backward": "b", "step": "S", "zero": "z", "change": "c"}

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from gradaudit.judging import judge
 from gradaudit.observe.observer import observing
+from gradaudit.probes.auditor import Auditor
 from gradaudit.report import AuditError, Report
-from gradaudit.watch.auditor import Auditor
 
 
 @contextmanager

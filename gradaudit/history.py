@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gradaudit.callsite import Place
 from gradaudit.observe.ledger import Call, Kept, OptimizerLedger, Update
-from gradaudit.watch.optimizers import may_collect, steps_its_own_way
-from gradaudit.watch.samples import Sample, sample
+from gradaudit.observe.optimizers import may_collect, steps_its_own_way
+from gradaudit.observe.samples import Sample, sample
 
 _A_LARGE_LIMIT = 100  # of a norm; and a limit for scaled gradients is no less than a hundredth of the scale
 _OUT_OF_REACH = 1_000  # a limit that only a divergent run would reach

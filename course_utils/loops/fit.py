@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.loops.parallel import adapter_of
 from course_utils.loops.window import Contents, backward_window, items, whole_number
-from gradaudit.watch.graphs import leaves
+from gradaudit.probes.graphs import leaves
 
 
 def pieces(batch: Any, size: int) -> list:

@@ -12,7 +12,7 @@ from course_utils import record
 from course_utils.record import Trace
 from gradaudit import audit
 from gradaudit.observe.observer import observing
-from gradaudit.watch.auditor import Auditor
+from gradaudit.probes.auditor import Auditor
 from hooked import hooks
 from runs import net
 

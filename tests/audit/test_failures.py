@@ -23,10 +23,10 @@ from gradaudit.compare import RULES
 from gradaudit.observe.gradients import Gradients
 from gradaudit.observe.guard import ObserverFailure
 from gradaudit.observe.observer import Observer
-from gradaudit.watch.auditor import Auditor
-from gradaudit.watch.ranks import Ranks
-from gradaudit.watch.scaling import Scaling
-from gradaudit.watch.schedules import Schedules
+from gradaudit.probes.auditor import Auditor
+from gradaudit.probes.ranks import Ranks
+from gradaudit.probes.scaling import Scaling
+from gradaudit.probes.schedules import Schedules
 from hooked import hooks
 from runs import bits, found, train, update
 
@@ -175,9 +175,9 @@ FAULTS = [  # where, in which call, and whether only when it has done what it do
     (Scaling, "_around_clip", 1, True), (Scaling, "_around_unscale", 1, False), (Schedules, "_around_step", 1, True),
     (Ranks, "_around_forward", 1, False), (Ranks, "_around_all_reduce", 1, False), (Observer, "_before_step", 3, True),
     (Observer, "_receive", 3, False), (Observer, "_around_backward", 3, True), (Observer, "_zeroed", 1, False),
-    ("gradaudit.watch.graphs", "mark_forward", 1, False), ("gradaudit.watch.graphs", "watch_terms", 3, False),
-    ("gradaudit.watch.graphs", "_address", 3, False),
-    ("gradaudit.history", "sample", 1, False), ("gradaudit.watch.named", "_named_tensors", 1, False),
+    ("gradaudit.probes.graphs", "mark_forward", 1, False), ("gradaudit.probes.graphs", "watch_terms", 3, False),
+    ("gradaudit.probes.graphs", "_address", 3, False),
+    ("gradaudit.history", "sample", 1, False), ("gradaudit.probes.named", "_named_tensors", 1, False),
 ]  # fmt: skip
 
 

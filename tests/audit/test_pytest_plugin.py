@@ -123,7 +123,7 @@ def test_without(): train(divide=False)
 
 
 def test_an_auditor_that_fails_is_a_warning_and_no_failed_test(run, monkeypatch):
-    monkeypatch.setattr("gradaudit.watch.auditor.caller_location", None)
+    monkeypatch.setattr("gradaudit.probes.auditor.caller_location", None)
     warnings.resetwarnings()  # as in a run of its own
     outcomes, output = run("def test_training(audited): train(divide=False)")
     assert outcomes == {"passed": 1, "warnings": 1}

@@ -13,7 +13,7 @@ from types import FrameType
 from torch import Tensor
 
 from gradaudit.callsite import is_users
-from gradaudit.watch.losses import find_losses, is_loss_function
+from gradaudit.probes.losses import find_losses, is_loss_function
 
 _HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these may hold, or write, its f_locals
 

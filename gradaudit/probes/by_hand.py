@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from gradaudit.history import AuditedCall, AuditedLedger, History
 from gradaudit.observe.gradients import Gradients, is_zero, living, local
 from gradaudit.observe.observer import Observer
+from gradaudit.observe.samples import Sample, sample
 from gradaudit.observe.sharded import keepers, own_parameters
-from gradaudit.watch.samples import Sample, sample
 
 BY_HAND = "manual update"  # stands where the name of an optimizer would stand
 _PATIENCE = 100  # backward calls without an update, or updates without a proof, until a ledger is given up

@@ -20,14 +20,14 @@ from gradaudit.observe.gradients import is_zero, tensors_in
 from gradaudit.observe.ledger import Zeroing, last
 from gradaudit.observe.observer import Listener, Observer, after
 from gradaudit.observe.uncompiled import backward_is_compiled
-from gradaudit.watch.by_hand import UpdatesByHand
-from gradaudit.watch.epochs import Epochs
-from gradaudit.watch.graphs import Graphs
-from gradaudit.watch.losses import number
-from gradaudit.watch.named import NamedLosses
-from gradaudit.watch.ranks import Ranks
-from gradaudit.watch.scaling import Scaling
-from gradaudit.watch.schedules import Schedules
+from gradaudit.probes.by_hand import UpdatesByHand
+from gradaudit.probes.epochs import Epochs
+from gradaudit.probes.graphs import Graphs
+from gradaudit.probes.losses import number
+from gradaudit.probes.named import NamedLosses
+from gradaudit.probes.ranks import Ranks
+from gradaudit.probes.scaling import Scaling
+from gradaudit.probes.schedules import Schedules
 
 _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer

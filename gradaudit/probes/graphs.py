@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradaudit.history import PROBED_GRAPHS, AuditedCall
 from gradaudit.observe.observer import Observer
-from gradaudit.watch.losses import Mark, find_losses, is_leaf, walk, watch_terms
+from gradaudit.probes.losses import Mark, find_losses, is_leaf, walk, watch_terms
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
 _MARKED_EVERY = 32  # after the first backward calls: the losses of one in so many are marked
