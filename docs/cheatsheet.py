@@ -13,7 +13,7 @@ from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
 from course_utils.zoo.props import classifier, digit_batches
 from editions import div, raw, table
-from gradaudit.explain import RULES
+from gradaudit.rules import RULES
 from notebooks import ROOT, Notebook, repository, text_of
 
 # How far a window's gradient is from the large batch's, and that one from its own in float64: see

@@ -20,7 +20,7 @@ from colab import address
 from contents import paths
 from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
-from gradaudit.explain import RULES, Rule
+from gradaudit.rules.rule import RULES, Rule
 from notebooks import (
     COURSE,
     ROOT,

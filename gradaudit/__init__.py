@@ -5,7 +5,7 @@
 
 from importlib import import_module
 
-_MODULES = {"audit": "auditing", "AuditError": "report", "Finding": "judging", "Report": "report"}
+_MODULES = {"audit": "auditing", "AuditError": "report", "Finding": "rules.rule", "Report": "report"}
 __all__ = list(_MODULES)
 
 

@@ -1,7 +1,7 @@
 """What each rule is about, in a terminal: symptom, cause, fix, wrong and correct lines, and public reports."""
 
-from gradaudit.compare import RULES
-from gradaudit.compare.rules import Rule
+from gradaudit.rules import RULES
+from gradaudit.rules.rule import Rule
 from gradaudit.text import lines_of, paint
 
 
@@ -28,8 +28,9 @@ def _all_rules(width: int, colour: bool) -> list[str]:
 
 def _explained(rule: Rule, width: int, colour: bool) -> list[str]:
     lines = [paint(rule.name, "name", colour), ""]
-    for title, text in (("symptom", rule.symptom), ("cause", rule.cause), ("fix", rule.fix)):
-        lines += lines_of(f"{title + ':':9}{text}", width, "  ", " " * 11)
+    texts = {"symptom": rule.symptom, "cause": rule.cause, "fix": rule.fix, "known problems": rule.known_problems}
+    for title, text in texts.items():
+        lines += lines_of(f"{title + ':':9}{text}", width, "  ", " " * 11) if text else []
     for title, code, kind in (("wrong", rule.wrong, "error"), ("correct", rule.correct, "fix")):
         lines += ["", paint(f"  {title}:", kind, colour)]
         for line in code.splitlines():

@@ -35,10 +35,8 @@ class Term:
     times: tuple[float, ...] = ()  # by which numbers but 1 the script multiplies it, nan for others
     over: tuple[float, ...] = ()  # by which numbers it divides it, in the same way
     against: tuple[float, ...] | Tensor | None = None  # some numbers of the targets, in the first backward calls
-    of_one: bool = False  # a mean that may be over one sample: over an episode's steps, or the pairs of one list
     by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
-    adapted: bool = False  # it is of weights that an update in the graph has made; in the first backward calls
-    in_part: bool = False  # of the samples that it compares, some come without a graph; in the first backward calls
+    masked: bool = False  # some targets are left out
 
     @property
     def targets(self) -> tuple[float, ...]:
@@ -88,6 +86,7 @@ class AuditedCall(Call):
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
     ranks = 1  # over how many
     sharded = False  # by FSDP
+    beside = False  # its forward pass went through a module that DDP wraps, and not through the wrapper
     value: float | Tensor | None = None  # what it was called on, if that is one number
     drawn: tuple[int, ...] = ()  # the data sets of the loaders that gave batches since the last call
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
@@ -131,6 +130,11 @@ class AuditedCall(Call):
         """Of its losses."""
         return tuple((term.name, term.reduction) for term in self.terms)
 
+    @property
+    def parts(self) -> list[list[Term]]:
+        """The losses of each micro-batch that it takes along."""
+        return [self.terms] if self.graphs == 1 else [[term] for term in self.terms]
+
 
 @dataclass(eq=False, slots=True)
 class Clip:
@@ -142,6 +146,12 @@ class Clip:
     scaled: float  # the scaler's factor that was still in the gradients
     late: bool  # the step had already been made
     limit: float = 0.0  # what it was clipped to
+    tensors: int = 1  # that it was given
+
+    @property
+    def got_nothing(self) -> bool:
+        """Whether it was given no gradient at all, though there were some."""
+        return self.after > 0 and self.tensors == 0
 
     @property
     def allows_for_the_scale(self) -> bool:
@@ -173,6 +183,8 @@ class AuditedUpdate(Update):
     replaced = False  # other tensors were put in the place of gradients
     rewritten = False  # gradients were changed by something else than clipping and unscaling
     overwritten = False  # they were changed, and not only zeroed in part
+    factor: float | None = 1.0  # by which they were multiplied as a whole; None if it was otherwise, or isn't known
+    inside = False  # its step was made inside a backward call
     clips: tuple[Clip, ...] = ()
     unscaled_after: tuple[int, ...] = ()  # how many backward calls it held at each unscale_
     updated_after: tuple[tuple[int, Place], ...] = ()  # scaler.update() inside the window
@@ -221,8 +233,13 @@ class AuditedUpdate(Update):
         return [call for call in calls if self.ledger not in call.reach or busiest in call.reach[self.ledger]]
 
     @property
+    def parts(self) -> list[list[Term]]:
+        """The losses of each micro-batch."""
+        return [part for call in self.micro_batches for part in call.parts]
+
+    @property
     def size(self) -> int:
-        return len(self.micro_batches)
+        return sum(call.graphs for call in self.micro_batches)
 
     @property
     def epochs(self) -> set[int]:
@@ -244,6 +261,11 @@ class AuditedLedger(OptimizerLedger):
         left_over: Calls that no step has used, still in .grad at the end.
         trained: How many of its parameters can be trained.
         never: Of these, the shapes of those that never received a gradient.
+        gone: How many of the parameters that stopped receiving gradients, or never did, belong to no module.
+        idle: By index, the last window of parameters that a step moves on without a gradient: `.grad` holds zeros.
+        unwrapped: How many parameters with gradients DDP doesn't know, though it wraps the others.
+        is_nan: Whether its parameters are no finite numbers at the end.
+        made_at_zero: How many updates were made at a learning rate of 0, after others.
         schedule: What is known of its learning rate's schedule.
 
     While the script runs:
@@ -266,12 +288,15 @@ class AuditedLedger(OptimizerLedger):
     trained: int | None = None  # not known if the audit ended before the run did
     schedule = scaler = None
     scaled, weights = 1.0, -1
+    gone = unwrapped = made_at_zero = 0
+    is_nan = False
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
         self.own_step, self.collects = steps_its_own_way(args[0]), may_collect(args[0])
         self.left_over: list[AuditedCall] = []
         self.never: Counter[tuple[int, ...]] = Counter()
+        self.idle: dict[int, int] = {}
         self.samples: list[tuple[Tensor, Sample]] = []
         self.stepped_with: list[tuple[Tensor, Sample]] = []
 
@@ -313,30 +338,38 @@ class History:
         ledgers: Of each optimizer, in the order in which they took their names.
         calls: All backward calls; of a long run, as of its updates, the first and the last.
         declared: From which update on, counted over all optimizers, how many micro-batches a window is to hold.
+        by_framework: A framework's name, and how many micro-batches it was told that a window is to hold.
         unused_losses: Of those that no backward call reaches: name, place, before how many updates it was there.
         unowned: How many parameters have gradients that nothing is seen to use, and where the first of them came.
         unowned_shapes: Of these parameters.
         grads: Calls of `torch.autograd.grad`.
         processes: That the script has started.
         overlapping: Did backward calls of several threads overlap?
+        cut_short: Whether it ended in the middle of a loader's data.
+        refused: Where a scaler refused a call, by an error that ended the script, and that error.
         failed: Did the script end by an error?
         failure: Why the audit ended before the script did.
         failed_rules: By name, why a rule found nothing.
+        not_judged: By name, why a rule had nothing to judge.
     """
 
     ledgers: list[AuditedLedger] = field(default_factory=list)
     calls: Kept = field(default_factory=Kept)
     updates_made: int = 0
     declared: list[tuple[int, int]] = field(default_factory=list)
+    by_framework: tuple[str, int] | None = None
     unused_losses: list[tuple[str, str, int]] = field(default_factory=list)
     unowned: tuple[int, str] = (0, "")
     unowned_shapes: Counter = field(default_factory=Counter)
     grads: int = 0
     processes: int = 0
     overlapping: bool = False
+    cut_short: bool = False
+    refused: tuple[str, str] | None = None
     failed: bool = False
     failure: str = ""
     failed_rules: dict[str, str] = field(default_factory=dict)
+    not_judged: dict[str, str] = field(default_factory=dict)
 
     @property
     def stepped(self) -> list[AuditedLedger]:
@@ -352,9 +385,18 @@ class History:
         """Those that brought gradients to it."""
         return [call for call in self.calls if ledger in call.ledgers]
 
+    def declared_for(self, ledger: AuditedLedger) -> tuple[str, list[tuple[int, int]]] | None:
+        """Who says how many micro-batches its windows are to hold, and from which update on; None if nobody does."""
+        if self.declared:
+            return "declared", self.declared
+        if self.by_framework and any(update.where.framework or update.where.via for update in ledger.updates):
+            return self.by_framework[0], [(0, self.by_framework[1])]
+        return None
+
     def size(self, ledger: AuditedLedger) -> int:
         """Micro-batches per update: as declared, or the most frequent number, and of two the larger."""
-        return self.declared[-1][1] if self.declared else most_frequent(update.size for update in ledger.filled)
+        declared = self.declared_for(ledger)
+        return declared[1][-1][1] if declared else most_frequent(update.size for update in ledger.filled)
 
     # When the run has ended
 

@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from gradaudit.auditing import Report, audit
-from gradaudit.compare import RULES
+from gradaudit.rules import RULES
 from gradaudit.text import did_you_mean
 
 _AUDIT = pytest.StashKey[tuple[AbstractContextManager, Report]]()

@@ -3,9 +3,9 @@
 import re
 import sys
 
-from gradaudit.compare.rules import ERROR, UNDECIDED
 from gradaudit.history import AuditedLedger, History, Kept, count_noun
-from gradaudit.judging import Finding
+from gradaudit.rules import RULES
+from gradaudit.rules.rule import ERROR, UNDECIDED, Finding
 from gradaudit.text import as_text, width_of
 
 _NAMED = 6  # optimizers in a summary, at most
@@ -109,7 +109,8 @@ class Report:
     def _windows(self, ledger: AuditedLedger) -> str:
         if not any(update.known for update in ledger.updates):
             return "windows unknown"
-        how = "declared" if self.history.declared else "inferred"
+        declared = self.history.declared_for(ledger)
+        how = declared[0] if declared else "inferred"
         return f"windows of {self.history.size(ledger)} ({how})"
 
     def conclusion(self) -> str:
@@ -126,7 +127,8 @@ class Report:
         }
         where = next((words for words, missing in parts.items() if missing), "")
         undecided = sum(finding.level == UNDECIDED for finding in self.findings)
-        return f"No error in {self._steps()}{where}" + f"; {undecided} undecided" * bool(undecided)
+        judged = f"; {len(RULES) - len(history.not_judged)} of {len(RULES)} rules had something to judge"
+        return f"No error in {self._steps()}{where}" + f"; {undecided} undecided" * bool(undecided) + judged
 
     def _steps(self) -> str:
         """What was judged: the updates, or backward calls without any."""
@@ -144,6 +146,7 @@ class Report:
             "window": {ledger.name: self.history.size(ledger) for ledger in self.history.stepped},
             "failure": self.failure,
             "judged": self.judged,
+            "not_judged": self.history.not_judged,
             "unseen": self.unseen,
         }
 
@@ -154,7 +157,7 @@ class Report:
 
     def sentence(self, finding: Finding) -> str:
         """The message as a sentence; it begins with the optimizer's name if there are several."""
-        text, more = "; ".join([finding.message, *finding.doubts]), finding.times - 1
+        text, more = "; ".join([finding.message, *finding.reasons]), finding.times - 1
         if len(self.history.stepped) > 1 and finding.optimizer and f" of {finding.optimizer} " not in text:
             text = f"{finding.optimizer}: {text}"
         elif re.match(r"[a-z-]+\b(?![(.])", text):  # not a function's name

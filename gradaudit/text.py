@@ -11,8 +11,8 @@ from textwrap import TextWrapper, dedent
 from typing import TYPE_CHECKING, TextIO
 
 from gradaudit.callsite import short, source
-from gradaudit.compare.rules import ADVICE, ERROR, UNDECIDED
 from gradaudit.lines import cause
+from gradaudit.rules.rule import ADVICE, ERROR, UNDECIDED
 
 if TYPE_CHECKING:
     from gradaudit.report import Report

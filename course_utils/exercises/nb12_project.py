@@ -10,7 +10,7 @@ import torch
 
 from course_utils.exercises.judging import Mistake, exercise, not_attempted, returned, same
 from course_utils.ranks.script import last_words, run_python
-from gradaudit.compare import RULES
+from gradaudit.rules import RULES
 
 BUGS = set("acdfh")
 NO_BUG = {  # why not, by its letter

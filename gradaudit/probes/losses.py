@@ -7,7 +7,6 @@ arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that c
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import islice
 from math import isclose, nan
 
 import torch
@@ -54,8 +53,7 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, know
     losses, others = find_losses(root.grad_fn, call.scaled)
     for node, term in losses or others:
         if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
-            term.against, term.of_one = _targets(node), _is_of_one(node)
-            term.in_part, term.adapted = _is_in_part(node), _is_adapted(node)
+            term.against = _targets(node)
         if key and term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
             call.again, mark.call = mark.call or call.again, call.number
@@ -120,6 +118,7 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
         elif is_leaf(node):
             continue
         term = Term(name, reduction or "unknown", 1.0, scale, items, own, times, over)
+        term.masked = loss is not None and _is_masked(loss, items)
         term.by_class = name.startswith("Nll") and reduction == "mean" and loss._saved_weight is not None
         (losses if reduction else others).append((node, term))
     return losses, others
@@ -197,6 +196,14 @@ def _counts(node, reduction: str) -> tuple[float | Tensor | None, tuple]:
     return items, (items, float(len(tensor))) if reduction == "sum" and tensor.dim() else ()
 
 
+def _is_masked(loss, items: float | Tensor | None) -> bool:
+    """Whether a loss function left targets out. It isn't read on a GPU, which would have to be waited for."""
+    targets = (
+        getattr(loss, "_saved_target", None) if isinstance(items, float) and loss.name().startswith("Nll") else None
+    )
+    return targets is not None and items < targets.numel()
+
+
 def _own_counts(node) -> tuple[float | Tensor, ...]:
     """The counts over which the mean of what a node sums up could be taken: its targets or mask, samples, numbers."""
     sizes = _sizes(node)
@@ -255,41 +262,6 @@ def _targets(node) -> tuple[float, ...] | Tensor | None:
             return tuple(numbers.tolist()) if numbers.is_cpu else numbers.clone()
         node = next((child for child, _ in node.next_functions if child is not None), None) if name else None
     return None
-
-
-def _is_of_one(node) -> bool:
-    """Is it a mean over all pairs, or over numbers in a row that are weighted by advantages, of both signs?"""
-    sizes = _sizes(node) or ()
-    if len(sizes) == 2 and sizes[0] == sizes[1]:
-        return True
-    weights = _mask(*_next_product(node)) if len(sizes) == 1 else None
-    return weights is not None and weights.is_cpu and bool((weights < 0).any() and (weights > 0).any())
-
-
-def _next_product(node) -> tuple:
-    """The first product below a node, past what only changes shape or sign; and its kind."""
-    for _ in range(_DEEP):
-        node = next((child for child, _ in node.next_functions if child is not None), None)
-        kind, name = ("", "") if node is None else _kind(node.name())
-        if name == "Mul" or kind != "between":
-            break
-    return node, name
-
-
-def _is_in_part(node) -> bool:
-    """Was what a loss compares put together from samples with a graph and others without one?"""
-    return any(
-        _kind(below.name())[1] == "Cat"
-        and below._saved_dim == 0
-        and len({child is None for child, _ in below.next_functions}) == 2
-        for below in islice(walk([node]), 2 * _DEEP)
-    )
-
-
-def _is_adapted(node) -> bool:
-    """Does a loss go back through a gradient, as in meta-learning, where an inner update has made the weights?"""
-    names = (below.name() for below in islice(walk([node]), _FAR))
-    return any(name.count("Backward") > 1 and name[-1].isdigit() for name in names)  # a function of Python has no digit
 
 
 def _ignored(node) -> int:

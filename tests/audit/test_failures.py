@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 from course_utils import record
 from course_utils.record import TraceWriter
 from gradaudit import AuditError, audit
-from gradaudit.compare import RULES
 from gradaudit.observe.gradients import Gradients
 from gradaudit.observe.guard import ObserverFailure
 from gradaudit.observe.observer import Observer
@@ -27,6 +26,7 @@ from gradaudit.probes.auditor import Auditor
 from gradaudit.probes.ranks import Ranks
 from gradaudit.probes.scaling import Scaling
 from gradaudit.probes.schedules import Schedules
+from gradaudit.rules import RULES
 from hooked import hooks
 from runs import bits, found, train, update
 

@@ -16,9 +16,9 @@ from torch import nn
 import runs
 from gradaudit import AuditError, Finding, audit, judging
 from gradaudit.callsite import Place
-from gradaudit.compare import RULES
 from gradaudit.explain import explain
 from gradaudit.lines import cause
+from gradaudit.rules import RULES
 from gradaudit.text import as_text, has_colour, width_of
 from runs import data, train, with_sgd
 

@@ -7,7 +7,7 @@ import pytest
 
 from course_utils.zoo import ZOO
 from gradaudit import audit
-from gradaudit.compare.rules import ERROR
+from gradaudit.rules.rule import ERROR
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call")
 

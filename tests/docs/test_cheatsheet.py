@@ -16,7 +16,7 @@ from course_utils import mlp, train_epoch, windows
 from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
 from editions import coded
-from gradaudit.explain import RULES
+from gradaudit.rules import RULES
 
 text = cache(lambda: cheatsheet.markdown(BOOKS))
 

@@ -8,7 +8,7 @@ import pages
 from course import FACTS, NOTEBOOKS
 from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
-from gradaudit.explain import RULES
+from gradaudit.rules import RULES
 from notebooks import COURSE, is_folded, tags
 
 

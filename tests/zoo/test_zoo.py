@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from course_utils import record
 from course_utils.zoo import ZOO
-from gradaudit.compare import RULES
+from gradaudit.rules import RULES
 
 LOOPS = [pytest.param(loop, id=f"{name}, {loop.__name__}") for name, s in ZOO.items() for loop in (s.buggy, s.fixed)]
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call", "ignore:Seems like")

@@ -1,16 +1,15 @@
-"""Gradients of another optimizer's loss, and parameters that belong to no optimizer."""
+"""Gradients of another optimizer's loss."""
 
 from collections.abc import Iterator
 
-from gradaudit.compare.membership import trained_elsewhere
-from gradaudit.compare.rules import ADVICE, ERROR, Difference, rule
 from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, Term, count_noun
+from gradaudit.rules.rule import Finding, finding, rule
 
 _LABELLED = 4  # windows whose targets are looked at
 
 
-@rule("foreign-gradients")
-def foreign(history: History) -> Iterator[Difference]:
+@rule("foreign-gradients", lambda history: len(history.stepped) > 1, "one optimizer made all steps")
+def foreign(history: History) -> Iterator[Finding]:
     """What the loss of another optimizer left in the windows of one that has a loss of its own.
 
     Symptom: One of two networks, as in a GAN, doesn't learn: its steps also use the other's loss.
@@ -18,6 +17,7 @@ def foreign(history: History) -> Iterator[Difference]:
         that optimizer's own backward.
     Fix: Freeze its parameters during the backward pass of the other's loss. Without accumulation, zeroing them before
         the first backward pass of a window works, too.
+    Known problems: A loss that may be meant for both optimizers is undecided.
     Wrong:
         critic_loss(critic, real, generator(z).detach()).backward()
         critic_optimizer.step()
@@ -43,7 +43,7 @@ def foreign(history: History) -> Iterator[Difference]:
             yield from filter(None, [next(filter(None, found), None)])
 
 
-def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Difference | None:
+def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Finding | None:
     """What the loss of `other` left in the windows of `ledger`.
 
     A loss that reaches `other` only through this ledger's parameters, as a generator's does through the critic, is not
@@ -65,8 +65,8 @@ def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Difference | N
     if all(len(update.fresh) - len(calls) == 1 for update, calls in mixed):  # else zeroing drops part of its own window
         fix += ", or zero them before the first backward pass of a window"
     numbers = {"foreign": len(calls), "own": len(update.fresh) - len(calls), "updates": len(mixed)}
-    updates = [update for update, _ in mixed]
-    return Difference("foreign", ledger, calls[0].where, text, updates, about=certain, fix=fix, **numbers)
+    updates, reasons = [update for update, _ in mixed], () if certain else ["it may be meant for both"]
+    return finding(ledger, calls[0].where, text, updates, reasons, fix=fix, **numbers)
 
 
 def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger) -> bool:
@@ -104,44 +104,3 @@ def _used_before(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger)
     """Had a step of `other` used it before the window's own loss was computed?"""
     own = [own.number for own in update.fresh if own.users == {update.ledger}]
     return other in call.users and bool(own) and call.used_at < max(own)
-
-
-@rule("orphan-parameters")
-def orphans(history: History) -> Iterator[Difference]:
-    """Parameters that an optimizer holds and that are not trained, and others that are trained and that none holds.
-
-    Symptom: A part never changes; its .grad stays None.
-    Cause: The optimizer was created from other tensors than those that are trained, as before the model was moved,
-        wrapped or given a new layer.
-    Fix: Create the optimizer from the model after moving or wrapping it.
-    Wrong:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model.head = nn.Linear(64, 10)
-    Correct:
-        model.head = nn.Linear(64, 10)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    Reported: huggingface/accelerate/issues/2665, openvinotoolkit/nncf/pull/327
-    """
-    count, where = history.unowned
-    known = [ledger for ledger in history.ledgers if not (ledger.by_itself or ledger.trained is None)]
-    for ledger in sorted(known, key=lambda ledger: ledger.trained > 0):
-        never, trained = ledger.never.total(), ledger.trained
-        text = f"{never} of its {count_noun(trained, 'parameter')} never received a gradient"
-        numbers = {"parameters": trained, "without_gradient": never}
-        place = ledger.updates[0].where if ledger.updates else ""
-        replaced = trained_elsewhere(history, ledger)
-        if never == trained or replaced:  # its parameters are not, or are no longer, those of the model
-            alone = not any(other.never.total() < other.trained for other in known)  # no optimizer trains anything
-            certain = bool(count) and (replaced or not trained or (alone and ledger.made > 0))
-            text = text if trained else "all of its parameters are frozen"
-            text += f", and {count_noun(count, 'parameter')} that no optimizer holds did" * bool(count)
-            level, fix = ERROR if count or trained else ADVICE, None if count else ""
-            numbers["unowned_with_gradient"] = count
-            yield Difference("orphans", ledger, where or place, text, about=certain, fix=fix, level=level, **numbers)
-            return
-        if never:
-            yield Difference("orphans in part", ledger, place, text, fix="", level=ADVICE, **numbers)
-    if count:
-        text = f"no optimizer holds {count_noun(count, 'parameter')} that received gradients"
-        fix = "give them to an optimizer, or freeze them with requires_grad_(False), which saves memory"
-        yield Difference("unowned", None, where, text, fix=fix, level=ADVICE, unowned_with_gradient=count)

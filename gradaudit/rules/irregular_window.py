@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from gradaudit.compare.columns import columns_of
-from gradaudit.compare.rules import Difference, rule
+from gradaudit.columns import columns_of
 from gradaudit.history import AuditedLedger, AuditedUpdate, History, count_noun, most_frequent
-from gradaudit.lines import condition_of
+from gradaudit.lines import condition_of, go_over_something
+from gradaudit.rules.rule import CHANGED, Finding, by_framework, finding, made_updates, rule
 
 _SOME = 20  # windows that others are compared with
 
@@ -23,23 +23,25 @@ class Odd(NamedTuple):
     Attributes:
         kind: "first" (the first one, with one micro-batch more or less), "long" (longer than its neighbours), or
             "pattern" (the sizes repeat, and not as tails do).
-        place: Its place in the list.
+        index: Its place in the list.
         usual: The size of the windows around it.
     """
 
     kind: str
-    place: int
+    index: int
     usual: int
 
 
-@rule("irregular-window")
-def irregular(history: History) -> Iterator[Difference]:
+@rule("irregular-window", lambda history: len(made_updates(history)) > 1, "fewer than two windows were seen")
+def irregular(history: History) -> Iterator[Finding]:
     """Windows that hold more micro-batches than the others, or fewer.
 
     Symptom: The first update comes early: windows of 1, N, N.
     Cause: The test for the step counts from 0, such as i % N == 0, or counts something else than the micro-batches of
         one window.
     Fix: Test (i + 1) % N == 0, or loop over windows.
+    Known problems: Windows all of one wrong size are only seen if the right one is declared, by --window, or by
+        Accelerate, transformers or Lightning.
     Wrong:
         for i, (x, y) in enumerate(loader):
             (criterion(model(x), y) / n).backward()
@@ -56,10 +58,10 @@ def irregular(history: History) -> Iterator[Difference]:
     """
     for ledger in history.stepped:
         updates = countable(ledger)
-        if history.declared:
+        if history.declared_for(ledger):
             yield from _not_as_declared(history, ledger, updates)
         elif len(updates) >= 2:
-            yield from _uneven(ledger, updates)
+            yield from _uneven(history, ledger, updates)
 
 
 def countable(ledger: AuditedLedger) -> list[AuditedUpdate]:
@@ -67,46 +69,66 @@ def countable(ledger: AuditedLedger) -> list[AuditedUpdate]:
     return [update for update in ledger.filled if not update.assigned]
 
 
-def _not_as_declared(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Difference]:
+def _not_as_declared(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Finding]:
     """Too large anywhere, or too small where it can't be the tail of an epoch."""
-    first = history.declared[0][1]
-    declared = [([first] + [n for start, n in history.declared if start <= u.place])[-1] for u in updates]
+    who, steps = history.declared_for(ledger)
+    declared = [([steps[0][1]] + [n for start, n in steps if start <= u.place])[-1] for u in updates]
     pairs = list(zip([update.size for update in updates], declared, strict=True))
     different = [k for k, (size, meant) in enumerate(pairs) if size > meant]
     short = [k for k, (size, meant) in enumerate(pairs) if size < meant]
     if short and ((short[0] == 0 and len(pairs) > 1) or len(short) > len(pairs) / 2):
         different = sorted(different + short)
     if different:
-        yield _irregular("not as declared", ledger, updates, different[0], f"declared: {declared[different[0]]}")
+        first, fix = different[0], None
+        if who == "Accelerate" and all(meant % size == 0 for size, meant in pairs):
+            fix = "each accumulate() counts a micro-batch, also one inside another: name all models in one, "
+            fix += "accelerator.accumulate(model, other)"
+        yield _irregular(ledger, updates, first, f"{who}: {declared[first]}", fix=fix)
 
 
-def _uneven(ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Difference]:
+def _uneven(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Finding]:
     judged, odd = _odd_window(ledger, updates)
     if odd is not None and not _is_a_tail_carried_over(ledger, judged, odd):
-        window, n, kind = judged[odd.place], odd.usual, odd.kind
+        window, n, fix = judged[odd.index], odd.usual, None
         unknown = any(call.epoch is None for call in window.fresh) or len(window.epochs) > 1
         an_epoch = ", or an epoch ended without one" * (unknown and window.size % n != 0)
         why = {
             "long": f"those around it {n}; a step was left out{an_epoch}",
             "pattern": "in a pattern that repeats, and not only as a tail",
             "first": f"most hold {n}",
-        }[kind]
-        if kind == "first" and window.size in (1, n - 1, n + 1) and {u.size for u in updates[1:-1]} <= {n}:
-            kind = "off by one"
+        }[odd.kind]
+        if odd.kind == "long":
+            fix = "count only micro-batches that ran backward, and let no `continue` jump over the step"
+        if odd.kind == "first" and {u.size for u in updates[1:-1]} <= {n}:
+            fix = "start the count of micro-batches anew where a run or an epoch begins, and let (i + 1) % N == 0 step"
+            if window.size in (1, n - 1, n + 1):
+                told = f"pass Accelerator(gradient_accumulation_steps={max(2, n)}), and put each micro-batch into "
+                told += "`with accelerator.accumulate(model):`, which counts"
+                fix = None if window.size == 1 else fix
+                fix = by_framework(history, ledger, window.where, accelerate=told) or fix
         usual = next(update for update in updates if update.size == n)
-        yield _irregular(kind, ledger, updates, updates.index(window), why, usual)
+        reasons = list(why_of_any_size(ledger, window, usual))
+        if odd.kind == "long" and any(update.rewritten for update in ledger.filled):
+            reasons.append(CHANGED)
+        yield _irregular(ledger, updates, updates.index(window), why, reasons, fix)
+
+
+def why_of_any_size(ledger: AuditedLedger, window: AuditedUpdate, usual: AuditedUpdate) -> Iterator[str]:
+    """Why a window that is longer or shorter than `usual` may be meant."""
+    sizes, columns = [update.size for update in countable(ledger)], columns_of(usual)
+    known = columns is not None and columns[0].reduction != "unknown"
+    alike = known and {call.site for call in usual.fresh} >= {call.site for call in window.fresh}
+    if not alike or of_any_length(sizes, usual.size) or go_over_something([window]) or window.fresh[0].graphs > 1:
+        yield "a window may be an episode, or hold one loss more than others"
 
 
 def _irregular(
-    kind: str, ledger: AuditedLedger, updates: list[AuditedUpdate], place: int, why: str, usual=None
-) -> Difference:
-    window, sizes = updates[place], [update.size for update in updates]
-    where, shown = condition_of(window.where) or window.where, [sizes[k] for k in around(sizes, place, 20)]
-    text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {_listed(sizes, place)}"
-    fix = None
-    if kind == "long":
-        fix = "count only micro-batches that ran backward, and let no `continue` jump over the step"
-    return Difference(kind, ledger, where, text, [window], about=usual, fix=fix, sizes=shown)
+    ledger: AuditedLedger, updates: list[AuditedUpdate], index: int, why: str, reasons=(), fix: str | None = None
+) -> Finding:
+    window, sizes = updates[index], [update.size for update in updates]
+    where, shown = condition_of(window.where) or window.where, [sizes[k] for k in around(sizes, index, 20)]
+    text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {_listed(sizes, index)}"
+    return finding(ledger, where, text, [window], reasons, fix=fix, sizes=shown)
 
 
 def _listed(sizes: list[int], place: int) -> str:
@@ -133,24 +155,19 @@ def around(sizes: Sequence[int], place: int, count: int) -> range:
 # Tails in the next epoch
 
 
-@rule("leftover-gradients")
-def carried_over(history: History) -> Iterator[Difference]:
-    """A window that also holds what was left over at the end of the epoch before."""
-    for ledger in history.stepped if not history.declared else ():
-        updates = countable(ledger)
-        if over := _over_an_epochs_end(updates):
-            window, n = over[0]
-        else:
-            judged, odd = _odd_window(ledger, updates)
-            if odd is None or not _is_a_tail_carried_over(ledger, judged, odd):
-                continue
-            window, n = judged[odd.place], odd.usual
-        usual = None if over else next(update for update in updates if update.size == n)
-        holds = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {window.size - n} more than "
-        end = "an epoch's" if over else "apparently an epoch's"
-        text = f"{holds}others: they were left over at {end} end"
-        where = condition_of(window.where) or window.where
-        yield Difference("carried over", ledger, where, text, [window], about=usual, size=window.size, usual=n)
+def carried_over(ledger: AuditedLedger) -> Iterator[tuple[AuditedUpdate, int, AuditedUpdate | None]]:
+    """The first window that also holds what was left over at the end of the epoch before, if there is one.
+
+    Yields:
+        The window; how many micro-batches others hold; and one of these, or None if the epoch's end was seen.
+    """
+    updates = countable(ledger)
+    if over := _over_an_epochs_end(updates):
+        yield *over[0], None
+        return
+    judged, odd = _odd_window(ledger, updates)
+    if odd is not None and _is_a_tail_carried_over(ledger, judged, odd):
+        yield judged[odd.index], odd.usual, next(update for update in updates if update.size == odd.usual)
 
 
 def _over_an_epochs_end(updates: list[AuditedUpdate]) -> list[tuple[AuditedUpdate, int]]:
@@ -168,8 +185,8 @@ def _over_an_epochs_end(updates: list[AuditedUpdate]) -> list[tuple[AuditedUpdat
 
 def _is_a_tail_carried_over(ledger: AuditedLedger, updates: list[AuditedUpdate], odd: Odd) -> bool:
     """Where no epochs were seen: is it too long by as much as another window is, or as the run's end has left over?"""
-    excess = updates[odd.place].size - odd.usual
-    if odd.kind != "long" or excess >= odd.usual or updates[odd.place].fresh[0].epoch is not None:
+    excess = updates[odd.index].size - odd.usual
+    if odd.kind != "long" or excess >= odd.usual or updates[odd.index].fresh[0].epoch is not None:
         return False
     as_long = sum(update.size == odd.usual + excess for update in updates)
     return as_long > 1 or len(ledger.left_over) == excess
@@ -263,7 +280,7 @@ def _period(sizes: Sequence[int]) -> int:
 
 
 def _follows_its_size(update: AuditedUpdate, others: list[AuditedUpdate]) -> bool:
-    """Does a window count more than others of one size, or hold more samples, as it holds more micro-batches?
+    """Whether a window counts more than others of one size, or hold more samples, as it holds more micro-batches?
 
     A window whose losses are weighted by what it holds was planned, whatever its size.
     """

@@ -33,6 +33,11 @@ class Column:
         return None not in weights and nearly_equal(weights, 1e-2)
 
     @property
+    def weight(self) -> float:
+        """What the weights of all samples or tokens add up to."""
+        return sum(term.per_item * term.count for term in self.terms)
+
+    @property
     def uneven(self) -> bool:
         """Is it known that samples or tokens have different weights?"""
         return None not in [term.per_item for term in self.terms] and not self.items_count_alike
@@ -40,10 +45,11 @@ class Column:
 
 def columns_of(update: AuditedUpdate) -> list[Column] | None:
     """The losses of a window; None if its micro-batches cannot be compared."""
-    calls = update.micro_batches
-    if not calls or len({call.kinds for call in calls}) != 1 or not calls[0].terms:
+    parts = update.parts
+    if len({tuple((term.name, term.reduction) for term in part) for part in parts}) != 1 or not parts[0]:
         return None
-    losses = [list(terms) for terms in zip(*(call.terms for call in calls), strict=True)]
+    changed = 1.0 if update.factor is None else update.factor
+    losses = [[replace(term, value=term.value * changed) for term in terms] for terms in zip(*parts, strict=True)]
     if not all(isfinite(term.coefficient) for terms in losses for term in terms):
         return None
     plain = any(terms[0].reduction == "sum" and all(term.coefficient == 1 for term in terms) for terms in losses)

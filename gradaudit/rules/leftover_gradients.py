@@ -1,0 +1,81 @@
+"""Gradients that are still there when an epoch or the run ends."""
+
+from collections.abc import Iterator
+
+from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, count_noun
+from gradaudit.lines import condition_of
+from gradaudit.rules.discarded_gradients import by_zeroing, comes_later, useful_sites, whole_windows
+from gradaudit.rules.irregular_window import carried_over, why_of_any_size
+from gradaudit.rules.rule import CHANGED, Finding, by_framework, finding, rule
+
+_PREPARE = (
+    "pass the data loader through accelerator.prepare(), and put each micro-batch into "
+    "`with accelerator.accumulate(model):`, which also steps at the end of the data"
+)
+
+
+@rule("leftover-gradients", lambda history: history.calls, "no backward call was seen")
+def left_over(history: History) -> Iterator[Finding]:
+    """Gradients that no step had used when an epoch ended: still there at the end, or in the next epoch's first update.
+
+    Symptom: Fewer updates than batches / N, rounded up.
+    Cause: The number of micro-batches isn't a multiple of N, and nothing steps after the last of an epoch: they are
+        lost, or join the next epoch's first update.
+    Fix: Make an update from the short window at every epoch's end.
+    Known problems: Where batches come from no DataLoader, the end of an epoch is inferred from the windows' sizes.
+    Wrong:
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / n).backward()
+            if (i + 1) % n == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    Correct:
+        for window in windows(loader, n):  # the last may be shorter
+            for x, y in window:
+                (criterion(model(x), y) / len(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    Reported: timoschick/pet/issues/36, meta-pytorch/torchtune/pull/2745
+    """
+    for ledger in history.ledgers if not history.failed else ():
+        if calls := ledger.left_over:
+            where = next((condition_of(update.where) for update in ledger.updates[-1:]), None) or calls[-1].where
+            text = f"no step used the gradients of the last {count_noun(len(calls), 'backward call')} of the run"
+            fix, reasons = _fix(history, ledger, calls, where), _reasons(history, ledger, calls)
+            yield finding(ledger, where, text, reasons=reasons, fix=fix, backward_calls=len(calls))
+    for ledger in history.stepped if not history.declared else ():
+        for window, n, usual in carried_over(ledger):
+            more = f"{window.size - n} more than others: they were left over at "
+            text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {more}"
+            text += "an epoch's end" if usual is None else "apparently an epoch's end"
+            where, reasons = condition_of(window.where) or window.where, _why_carried(ledger, window, usual)
+            yield finding(ledger, where, text, [window], reasons, size=window.size, usual=n)
+
+
+def _fix(history: History, ledger: AuditedLedger, calls: list[AuditedCall], where: str) -> str | None:
+    last, total = ledger.updates[-1:], len(history.calls_of(ledger))
+    fix = by_framework(history, ledger, where, accelerate=_PREPARE)
+    if fix is None and last and len(calls) > 2 * history.size(ledger) and len(calls) >= total / 2:  # it is no tail
+        fix = f"the last step, on line {last[0].where.rpartition(':')[2]}, came long before the end: let its "
+        fix += "condition count micro-batches; a count of updates stands still as soon as no update is made"
+    return fix
+
+
+def _reasons(history: History, ledger: AuditedLedger, calls: list[AuditedCall]) -> Iterator[str]:
+    useful = useful_sites(history, ledger)
+    read = {call.site for _, call in ledger.lost_calls} - useful  # and then zeroed
+    if history.cut_short:
+        yield "the run ended in the middle of the data, before its step"
+    if useful and all(call.site not in useful or call.site in read for call in calls):
+        yield "no call from there ever reaches a step, which may be intended"
+    if ledger.lost_calls and whole_windows(ledger, [*by_zeroing(ledger.lost_calls), calls]):
+        yield "whole windows were dropped without a step, which may be intended"
+    if comes_later(history, ledger):
+        yield "other optimizers made steps, and this one none, which may come later"
+
+
+def _why_carried(ledger: AuditedLedger, window: AuditedUpdate, usual: AuditedUpdate | None) -> Iterator[str]:
+    if any(update.rewritten for update in ledger.filled):
+        yield CHANGED
+    if usual is not None:  # the ends of epochs were not seen
+        yield from why_of_any_size(ledger, window, usual)

@@ -1,0 +1,62 @@
+"""Scalers: when the scale changes, and when it is taken out."""
+
+from collections.abc import Iterator
+
+from gradaudit.history import History
+from gradaudit.rules.rule import Finding, finding, rule
+
+
+def _scalers(history: History) -> bool:
+    return bool(history.refused) or any(update.scaler for update in history.updates)
+
+
+@rule("scaler-timing", _scalers, "no GradScaler made a step")
+def scaled(history: History) -> Iterator[Finding]:
+    """Scales that change, or are taken out, inside a window; and scalers that are made again.
+
+    Symptom: Micro-batches count unequally, or the scaler refuses a call.
+    Cause: The scale changes, or is taken out of .grad, between the micro-batches of a window, which then add gradients
+        of different scales.
+    Fix: One unscale_() and update() per window, one scaler per run.
+    Known problems: A scaler that isn't PyTorch's isn't seen.
+    Wrong:
+        for k, (x, y) in enumerate(window):
+            scaler.scale(criterion(model(x), y) / len(window)).backward()
+            if k == 0:
+                scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    Correct:
+        for x, y in window:
+            scaler.scale(criterion(model(x), y) / len(window)).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    Reported: pytorch/pytorch/pull/36601, conservationtechlab/animl-py/issues/298
+    """
+    if history.refused:
+        where, text = history.refused
+        fix = "call update() once for each unscale_(), also where the step is skipped"
+        yield finding(None, where, f"the scaler refused a call, which ended the script: {text}", fix=fix)
+    for ledger in history.stepped:
+        for update in ledger.updates:
+            early = [k for k in update.unscaled_after if any(call.scaled != 1 for call in update.fresh[k:])]
+            if early:
+                n, scale = len(update.fresh), update.fresh[-1].scaled
+                text = (
+                    f"unscale_() came after backward call {early[0]} of a window of {n}: what follows is scaled again"
+                )
+                numbers = {"unscaled_after": early, "window": n, "scale": scale}
+                yield finding(ledger, update.where, text, [update], **numbers)
+                break
+        early = next((update for update in ledger.updates if update.updated_after), None)
+        if early is not None:
+            (after, where), n = early.updated_after[0], len(early.fresh)
+            text = f"the scaler was updated after backward call {after} of a window of {n}, before the step"
+            yield finding(ledger, where, text, [early], updated_after=after, window=n)
+        scalers = {update.scaler for update in ledger.updates if update.scaler}
+        if len(scalers) > 1:
+            text = f"{len(scalers)} different scalers were used, so what they learn about the scale is lost"
+            in_one_loop = len({path for _, path in scalers}) < len(scalers)
+            reasons = [] if in_one_loop else ["each may be for a stage of the training"]
+            yield finding(ledger, ledger.updates[-1].where, text, reasons=reasons, scalers=len(scalers))

@@ -1,0 +1,66 @@
+"""Gradients that are used again."""
+
+from collections.abc import Iterator
+
+from gradaudit.callsite import short
+from gradaudit.history import AuditedLedger, AuditedUpdate, History, count_noun
+from gradaudit.rules.rule import OWN_STEP, Finding, finding, rule
+
+
+def _steps_twice(history: History) -> bool:
+    return any(ledger.made > 1 for ledger in history.ledgers)
+
+
+@rule("stale-gradients", _steps_twice, "no optimizer made two steps")
+def stale(history: History) -> Iterator[Finding]:
+    """Gradients that an earlier step has used as well.
+
+    Symptom: Learns faster at a small learning rate, diverges at a usual one.
+    Cause: Each backward adds to .grad, and a step leaves it as it was, so gradients that nothing clears count again in
+        every later update.
+    Fix: Zero between each step and the next backward, also after a skipped step.
+    Known problems: A step that an optimizer of the script's own makes may read .grad in another way.
+    Wrong:
+        for x, y in loader:
+            criterion(model(x), y).backward()
+            optimizer.step()
+    Correct:
+        for x, y in loader:
+            criterion(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    Reported: wenet-e2e/wekws/issues/72, IDEA-Research/DN-DETR/issues/19, ajbrock/BigGAN-PyTorch/issues/25
+    """
+    for ledger in history.stepped:
+        if again := [update for update in ledger.updates if update.stale]:
+            first, used = again[0], count_noun(again[0].stale, "backward call")
+            text = f"update {first.number} used the gradients of {used} that an earlier step had already used; "
+            text += f"{len(again)} of {count_noun(ledger.made, 'update')} do so"
+            fix, reasons = two_steps_in_a_row(ledger, first), _reasons(ledger, again)
+            yield finding(ledger, first.where, text, again, reasons, fix=fix, updates_affected=len(again))
+
+
+def _reasons(ledger: AuditedLedger, again: list[AuditedUpdate]) -> Iterator[str]:
+    if ledger.own_step:
+        yield OWN_STEP
+    if not any(update.fresh for update in again) and any(update.tried_again for update in again):
+        yield "the weights had been put back, as in a line search"
+    if all(update.kept for update in again):
+        yield "the script changes them in between, as where they are kept as momentum"
+    elif all(update.replaced for update in again):
+        yield "the script puts other gradients in their place before the step"
+    calls = [call for update in again for call in update.fresh]
+    if ledger.by_itself and calls and all(call.users - {ledger} for call in calls):
+        yield "an optimizer uses the same calls, and these parameters may follow its own"
+
+
+def two_steps_in_a_row(ledger: AuditedLedger, second: AuditedUpdate) -> str | None:
+    """What to do where the second of two steps found what the first had used, or nothing if that was zeroed."""
+    place = ledger.updates.index(second)
+    first = ledger.updates[place - 1]
+    new = second.fresh or second.assigned or second.skipped or second.came_as_zeros or second.zeros
+    if not place or new or not first.fresh:
+        return None
+    if first.where == second.where:
+        return "two steps follow each other: let the line step only after a backward pass"
+    return f"two steps follow each other, at {short(first.where)} and {short(second.where)}: remove one of them"
