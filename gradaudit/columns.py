@@ -90,7 +90,7 @@ def _as_means(terms: list[Term]) -> list[Term]:
 
 def _as_mean(term: Term, share: float, count: float) -> Term:
     times, over = _without(1 / count, term.times), _without(count, term.over)
-    return Term(term.name, "mean", share, 1.0, count, term.own, times, over)
+    return replace(term, reduction="mean", value=share, scale=1.0, items=count, times=times, over=over)
 
 
 def _without(value: float, numbers: tuple[float, ...]) -> tuple[float, ...]:

@@ -133,7 +133,7 @@ class AuditedCall(Call):
     @property
     def parts(self) -> list[list[Term]]:
         """The losses of each micro-batch that it takes along."""
-        return [self.terms] if self.graphs == 1 else [[term] for term in self.terms]
+        return [[term] for term in self.terms] if self.graphs == len(self.terms) else [self.terms]
 
 
 @dataclass(eq=False, slots=True)
@@ -239,7 +239,7 @@ class AuditedUpdate(Update):
 
     @property
     def size(self) -> int:
-        return sum(call.graphs for call in self.micro_batches)
+        return len(self.parts)
 
     @property
     def epochs(self) -> set[int]:
@@ -279,6 +279,7 @@ class AuditedLedger(OptimizerLedger):
         clips_by_data: It has been seen to do so before clipping.
         samples: Of some parameters, as the last backward call left them.
         stepped_with: Those that belonged to the last step.
+        rate_was_above_zero: Whether a step was made at a learning rate above 0, since its schedule was first stepped.
         tries_again: A step has been made once more from the same weights.
     """
 
@@ -289,7 +290,7 @@ class AuditedLedger(OptimizerLedger):
     schedule = scaler = None
     scaled, weights = 1.0, -1
     gone = unwrapped = made_at_zero = 0
-    is_nan = False
+    is_nan = rate_was_above_zero = False
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
@@ -324,6 +325,17 @@ class AuditedLedger(OptimizerLedger):
         """Are the gradients, whose versions are those of the last backward call, no longer what it left?"""
         return any(then.differs(p.grad) for p, then in self.samples)
 
+    def sample_again(self) -> None:
+        """After a change that is known, so that the next one is compared with it."""
+        again = [(p, sample(p, then)) for p, then in self.samples]
+        self.samples = [(p, numbers) for p, numbers in again if numbers is not None]
+
+    def ratio(self) -> float | None:
+        """By what the gradients were multiplied since the last backward call; None if that isn't one number."""
+        ratios = [then.ratio(p.grad) for p, then in self.samples]
+        (ratio,) = {round(each, 6) for each in ratios if each is not None} if None not in ratios and ratios else (None,)
+        return ratio
+
     def back_where_it_was(self) -> bool:
         """Are the weights again those that the last backward call was made with, although a step has been made?"""
         moves = [moved for p, then in self.stepped_with if (moved := then.move(p)) is not None]
@@ -340,6 +352,7 @@ class History:
         declared: From which update on, counted over all optimizers, how many micro-batches a window is to hold.
         by_framework: A framework's name, and how many micro-batches it was told that a window is to hold.
         unused_losses: Of those that no backward call reaches: name, place, before how many updates it was there.
+        left_out: Lines of which only some losses went back: the place, how many, of how many, one in how many.
         unowned: How many parameters have gradients that nothing is seen to use, and where the first of them came.
         unowned_shapes: Of these parameters.
         grads: Calls of `torch.autograd.grad`.
@@ -359,6 +372,7 @@ class History:
     declared: list[tuple[int, int]] = field(default_factory=list)
     by_framework: tuple[str, int] | None = None
     unused_losses: list[tuple[str, str, int]] = field(default_factory=list)
+    left_out: list[tuple[Place, int, int, int]] = field(default_factory=list)
     unowned: tuple[int, str] = (0, "")
     unowned_shapes: Counter = field(default_factory=Counter)
     grads: int = 0
@@ -390,7 +404,7 @@ class History:
         if self.declared:
             return "declared", self.declared
         if self.by_framework and any(update.where.framework or update.where.via for update in ledger.updates):
-            return self.by_framework[0], [(0, self.by_framework[1])]
+            return f"told to {self.by_framework[0]}", [(0, self.by_framework[1])]
         return None
 
     def size(self, ledger: AuditedLedger) -> int:
@@ -437,4 +451,4 @@ def count_noun(count: int, noun: str) -> str:
     >>> count_noun(1, "micro-batch"), count_noun(2, "micro-batch"), count_noun(3, "update")
     ('1 micro-batch', '2 micro-batches', '3 updates')
     """
-    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith(('ch', 's')) else 's'}"

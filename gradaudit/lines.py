@@ -99,7 +99,10 @@ def _computed(call: Place, counts: Callable[[ast.stmt], object]) -> Place:
     if called is None or _division(called):
         return call
     names = _goes_backward_from(called)
+    conditions = [node for node in ast.walk(function) if isinstance(node, ast.If)]
+    elsewhere = [set(ast.walk(node)) for node in conditions if called not in ast.walk(node)]
     before = [each for each in statements if each.lineno < line and counts(each) and names & _targets(each)]
+    before = [each for each in before if not any(each in other for other in elsewhere)] or before  # it may not run
     return _at(call, max(each.lineno for each in before)) if before else call
 
 

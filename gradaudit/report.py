@@ -127,8 +127,8 @@ class Report:
         }
         where = next((words for words, missing in parts.items() if missing), "")
         undecided = sum(finding.level == UNDECIDED for finding in self.findings)
-        judged = f"; {len(RULES) - len(history.not_judged)} of {len(RULES)} rules had something to judge"
-        return f"No error in {self._steps()}{where}" + f"; {undecided} undecided" * bool(undecided) + judged
+        judged = f"by {len(RULES) - len(history.not_judged)} of {len(RULES)} rules"
+        return f"No error in {self._steps()}, {judged}{where}" + f"; {undecided} undecided" * bool(undecided)
 
     def _steps(self) -> str:
         """What was judged: the updates, or backward calls without any."""

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import LinearLR, ReduceLROnPlateau, SequentialLR, StepLR
@@ -88,25 +87,6 @@ def the_courses_loop():
         train_epoch(model, data, lambda model, b: mean(model(b[0]), b[1]), AdamW(model.parameters()), n=4)
 
 
-@said("leftover-gradients undecided")
-def a_window_that_a_resumed_run_goes_on_with():
-    def run(model, optimizer, pending):
-        for x, y in batches(6):
-            mean(model(x), y, 4).backward()
-            pending += 1
-            if pending == 4:
-                update(optimizer)
-                pending = 0
-        return pending
-
-    model, optimizer = with_sgd(net())
-    pending = run(model, optimizer, 0)
-    resumed, optimizer = with_sgd(net())
-    for new, old in zip(resumed.parameters(), model.parameters(), strict=True):
-        new.grad = old.grad.clone()
-    assert run(resumed, optimizer, pending) == 0
-
-
 @said("token-weights advice")
 def windows_over_a_data_set_with_a_short_last_batch():
     for samples, updates in ((30, 8), (110, 7)):  # the end is reached often, and once
@@ -141,49 +121,12 @@ def episodes_of_any_length():
             optimizer.step()
 
 
-@said("discarded-gradients undecided")
-def a_window_that_is_given_up_at_a_spike(model, optimizer):
-    held = 0
-    for i, (x, y) in enumerate(batches(46)):
-        mean(model(x), y, 4).backward()
-        held += 1
-        if i == 21:  # the loss is far too large
-            optimizer.zero_grad()
-            held = 0
-        elif held == 4:
-            update(optimizer)
-            held = 0
-
-
 # Losses, several of which are meant to be added up
 
 
 @said("loss-scale undecided")
 def half_a_squared_error_in_windows_of_two():
     in_windows(lambda out, y, n: F.mse_loss(out[:, 0], y.float()) / 2 / n, [2] * 6, net())
-
-
-@said("token-weights undecided")
-def answers_that_are_averaged_one_by_one(model, optimizer):
-    for i in range(12):
-        answers = [torch.randn(random.randint(2, 6), 3) for _ in range(3)]
-        losses = [-(model(x).log_softmax(1)[:, 0] * random.gauss(0, 1)).sum() / len(x) for x in answers]
-        (torch.stack(losses).mean() / 3).backward()
-        if i % 3 == 2:
-            update(optimizer)
-
-
-@said("loss-scale undecided")
-def contrasts_with_the_stored_features_of_the_others():
-    model, optimizer = with_sgd(net(3, 4))
-    for _ in range(6):
-        window = [x for x, _ in batches(3)]
-        with torch.no_grad():
-            features = [model(x) for x in window]
-        for i, x in enumerate(window):
-            everything = torch.cat([*features[:i], model(x), *features[i + 1 :]])
-            F.cross_entropy(everything @ everything.T, torch.arange(12)).backward()
-        update(optimizer)
 
 
 @said("loss-scale undecided")
@@ -220,20 +163,6 @@ def losses_of_several_scales():
         optimizer.zero_grad()
         for level in range(3):
             F.l1_loss(model(x[: 8 >> level]), x[: 8 >> level]).backward()
-        optimizer.step()
-
-
-@said("loss-scale undecided")
-def the_sum_over_tasks_of_meta_learning(model, optimizer):
-    for _ in range(6):
-        optimizer.zero_grad()
-        for (x, y), (u, v) in zip(batches(4), batches(4), strict=True):
-            weights = dict(model.named_parameters())
-            for _ in range(2):
-                loss = mean(functional_call(model, weights, x), y)
-                gradients = torch.autograd.grad(loss, weights.values(), create_graph=True)
-                weights = {name: p - 0.1 * g for (name, p), g in zip(weights.items(), gradients, strict=True)}
-            mean(functional_call(model, weights, u), v).backward()
         optimizer.step()
 
 
@@ -568,7 +497,7 @@ row("a scaler that skips a step", partial(scaled, False))
 row("a scaler that skips a fused step", partial(scaled, True))
 
 
-@said("scaler-timing undecided")
+@said("scaler-timing advice")
 def two_stages_with_a_scaler_each(model, optimizer):
 
     def train():

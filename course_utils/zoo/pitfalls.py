@@ -123,7 +123,7 @@ PITFALLS = {
     timing.clipped_once: Pitfall(
         "The logged norms become 0.",
         ("The first clip uses up a generator of parameters.", "Keep a list."),
-        ("clips in update 2", lambda run: len(run.updates[1].clips)),
+        ("clips in update 2", lambda run: sum(clip.tensors > 0 for clip in run.updates[1].clips)),
     ),
     timing.clipped_before_unscale: Pitfall(
         "With a scaler and SGD, the model hardly learns.",

@@ -57,7 +57,7 @@ def clipped_after_the_step(model, optimizer) -> Losses:
         yield loss.item()
 
 
-@Specimen("", "pytorch/pytorch#148259", {"model.parameters()": "[*model.parameters()]"}, listed=False)
+@clip_timing("pytorch/pytorch#148259", {"model.parameters()": "[*model.parameters()]"}, level="advice", listed=False)
 def clipped_once() -> Losses:
     """Keeps a generator of parameters, which the first clip uses up: the other 11 clip nothing."""
     model, optimizer = classifier(lr=0.5)

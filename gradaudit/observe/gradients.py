@@ -37,6 +37,7 @@ class Gradients:
         put: It found other tensors.
         waits: It found gradients that wait for the other ranks.
         ever: For each parameter, has it ever had a gradient?
+        last: For each, the last window in which a backward call brought it one; 0 if none has.
         empty: Are there no gradients, or nothing but zeros?
         came_as_zeros: The backward calls themselves brought nothing but zeros.
         cancelled: Whether the last backward call brought just the opposite of what was there.
@@ -44,7 +45,7 @@ class Gradients:
             micro-batches they hold.
     """
 
-    lists = "parameters", "seen", "versions", "ever"
+    lists = "parameters", "seen", "versions", "ever", "last"
 
     def __init__(self) -> None:
         self.parameters: list[Tensor] = []
@@ -53,6 +54,7 @@ class Gradients:
         self.seen: list[ref[Tensor] | tuple[ref[Tensor], ...] | None] = []
         self.versions: list[int | tuple[int, ...]] = []
         self.ever: list[bool] = []
+        self.last: list[int] = []
         self.listed: list[Tensor] = []  # what the optimizer held at the last update
         self.sharded = False  # is any parameter a DTensor, or kept by FSDP?
         self.shards: dict[int, Shard] = {}  # of the parameters that FSDP keeps, by their ids
@@ -96,6 +98,7 @@ class Gradients:
         self.seen.append(None if grad is None else ref(grad))
         self.versions.append(0 if grad is None else version(grad))
         self.ever.append(False)
+        self.last.append(0)
         self.empty &= grad is None
         self.from_before |= not is_zero(grad)
 
@@ -153,6 +156,10 @@ class Gradients:
         self.waits |= waits
         return gradients
 
+    def is_idle(self, index: int, windows: int = 1) -> bool:
+        """Whether a parameter got no gradient in more than so many windows up to now."""
+        return self.filled - self.last[index] > windows
+
     def begin_window(self) -> None:
         """A backward call brings the first gradients after a zeroing. Zeros may be written without a version."""
         self.filled = filled = self.filled + 1
@@ -164,6 +171,11 @@ class Gradients:
 
     def came(self, first: bool) -> None:
         """A backward call has brought gradients. `first`: none were there."""
+        if len(self.touched) == len(self.last):
+            self.last = [self.filled] * len(self.last)
+        else:
+            for index in self.touched:
+                self.last[index] = self.filled
         if self.is_read:
             grad = self.parameters[self.touched[0]].grad
             on_cpu = grad is not None and grad.is_cpu  # reading values on any other device would wait for it

@@ -68,8 +68,8 @@ class Guard:
         """What makes a watched function of any function, which is called once, with what it was given.
 
         Args:
-            watch: A generator function. It gets the same arguments and yields once, where the original runs; it is
-                closed there if the original raises.
+            watch: A generator function. It gets the same arguments and yields once, where the original runs, for what
+                that returned; it is closed there if the original raises.
             used_up: `watch` goes through the first argument, which may be an iterator.
         """
 
@@ -94,7 +94,9 @@ class Guard:
                         self.fail(error)
                     raise
                 try:
-                    next(watching, None) if self.failure is None else watching.close()
+                    watching.send(result) if self.failure is None else watching.close()
+                except StopIteration:
+                    pass
                 except Exception as error:
                     self.fail(error)
                 return result

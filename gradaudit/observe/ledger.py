@@ -202,4 +202,6 @@ class OptimizerLedger:
 
     def trim(self) -> None:
         """Of a long run, the first and the last are kept."""
+        for update in self.updates[Kept.half : -Kept.half]:
+            update.in_grad = Kept()  # or what is kept would keep it, and that an earlier one, where nothing is zeroed
         self.in_grad, self.updates, self.lost = self.in_grad.trimmed(), self.updates.trimmed(), self.lost.trimmed()

@@ -42,6 +42,14 @@ class Sample(NamedTuple):
         now, before = _take(grad, self.places).double(), self.gradient.double()
         return not torch.allclose(now, before, rtol=1e-6, atol=0, equal_nan=True)
 
+    def ratio(self, grad: Tensor | None) -> float | None:
+        """What a gradient was multiplied by since; None if that isn't one number."""
+        grad, before = local(grad), self.gradient.double()
+        if grad is None or grad.is_sparse or grad.numel() != self.size or not _can_be_read(grad) or not before.any():
+            return None
+        ratios = (_take(grad, self.places).double() / before)[before != 0]
+        return float(ratios[0]) if torch.allclose(ratios, ratios[0], rtol=1e-3, atol=0) else None
+
     def given_to(self, others: Iterable[Tensor]) -> bool:
         """Is this gradient, or a multiple of it, also the gradient of one of the others?"""
         gradients = (local(other.grad) for other in others)

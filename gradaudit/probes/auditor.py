@@ -3,7 +3,8 @@
 Nothing is computed here for every gradient, so that a large model costs little more than a small one.
 """
 
-from collections import Counter
+import gc
+from collections import Counter, OrderedDict
 from collections.abc import Generator
 from functools import lru_cache
 from itertools import count
@@ -11,17 +12,19 @@ from multiprocessing.process import BaseProcess
 from subprocess import Popen
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradaudit.callsite import caller_location, is_users, where
 from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedLedger, AuditedUpdate, History
-from gradaudit.observe.gradients import is_zero, tensors_in
+from gradaudit.observe.gradients import Gradients, is_zero, local, tensors_in
 from gradaudit.observe.ledger import Zeroing, last
 from gradaudit.observe.observer import Listener, Observer, after
 from gradaudit.observe.uncompiled import backward_is_compiled
 from gradaudit.probes.by_hand import UpdatesByHand
 from gradaudit.probes.epochs import Epochs
+from gradaudit.probes.frameworks import declared
 from gradaudit.probes.graphs import Graphs
 from gradaudit.probes.losses import number
 from gradaudit.probes.named import NamedLosses
@@ -31,6 +34,7 @@ from gradaudit.probes.schedules import Schedules
 
 _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
+_LOOKED_AT = 3  # parameters that are read at the end
 _SAMPLED_UPDATES = 3  # of an optimizer, at most, before which some numbers are compared
 _numbers = count()
 _places = lru_cache(maxsize=1_000)(frozenset)  # many calls reach the same
@@ -73,8 +77,9 @@ class Auditor(Listener):
 
     def _finish(self) -> None:
         self.history.calls = self.history.calls.trimmed()
+        self.history.cut_short, self.history.by_framework = self.epochs.is_cut_short(), declared()
         self.history.leave_out_zeros()
-        self.history.unused_losses = self.named.unused()
+        self.history.unused_losses, self.history.left_out = self.named.unused(), self.graphs.made.left_out()
 
     def overlapped(self) -> None:
         self.history.overlapping = True
@@ -113,6 +118,8 @@ class Auditor(Listener):
         if gradients.shards:
             call.synced, call.sharded = not gradients.waits, True
             call.ranks = max(shard.ranks for shard in gradients.shards.values())
+        if self.ranks.wrapped:
+            self.ranks.received(ledger, call)
         if len(gradients.touched) < len(gradients.parameters):
             call.reach[ledger] = _places(tuple(gradients.touched))
         early = ledger.made < _SAMPLED_UPDATES and call.number <= PROBED_GRAPHS
@@ -122,6 +129,8 @@ class Auditor(Listener):
             ledger.samples = []
         if gradients.came_as_zeros:
             call.zeros += (ledger,)
+        if ledger.open.factor != 1:  # it was changed in the middle of a window
+            ledger.open.factor = None
         weights = gradients.weight_versions()
         ledger.scaled, ledger.weights = 1.0 if ledger.clips_by_data else call.scaled, weights
         if call.scaled != 1:
@@ -167,6 +176,14 @@ class Auditor(Listener):
         update.replaced |= gradients.put
         update.overwritten |= overwritten
         update.rewritten |= not assigned
+        self._note_factor(ledger, update)
+
+    @staticmethod
+    def _note_factor(ledger: AuditedLedger, update: AuditedUpdate) -> None:
+        """As where a script divides what it has added up: before and after it, some numbers were read."""
+        ratio = ledger.ratio()
+        update.factor = None if None in (ratio, update.factor) else update.factor * ratio
+        ledger.sample_again()
 
     def stepped(self, ledger: AuditedLedger, update: AuditedUpdate) -> None:
         if ledger.by_hand and ledger.made == 1:  # it has a name from now on
@@ -185,16 +202,23 @@ class Auditor(Listener):
         update.assigned |= ledger.made == 1 and gradients.from_before
         if ledger.lost:
             self._note_what_was_put_back(ledger, update)
+        update.inside = bool(self.observer.running)
+        self.schedules.note_rate(ledger)
+        if ledger.made >= 4 and not ledger.made & (ledger.made - 1) and any(o.unowned for o in self.observer.by_hand):
+            idle = [p for index, p in enumerate(gradients.parameters) if p.requires_grad and gradients.is_idle(index)]
+            ledger.gone = len(idle) - sum(map(_is_in_a_module, idle))  # now, while the model lives
         update.dtype = next((p.grad.dtype for p in gradients.parameters if p.grad is not None), None)
         if ledger.made % _TRIM_EVERY == 0:
             ledger.trim()
 
     def _compare_samples(self, ledger: AuditedLedger, update: AuditedUpdate) -> None:
         early = ledger.made <= _SAMPLED_UPDATES
-        if ledger.samples and not (update.assigned or update.rewritten or update.clips or update.unscaled_after):
+        if ledger.samples and not (update.assigned or update.rewritten):
             ledger.by_data = update.rewritten = update.overwritten = ledger.rewritten()
+            if ledger.by_data:
+                self._note_factor(ledger, update)
         elif ledger.by_data and not early:  # as it did in every update that was looked at
-            update.rewritten = update.overwritten = True
+            update.rewritten, update.overwritten, update.factor = True, True, None
         if update.held and update.held == update.stale:
             update.tried_again = ledger.tries_again = ledger.tries_again or ledger.back_where_it_was()
         elif early and any(map(_is_hooked, ledger.gradients.parameters)):
@@ -237,16 +261,42 @@ class Auditor(Listener):
             ledger.left_over = left
         if ledger.by_hand:
             return
+        ledger.is_nan = bool(gradients.parameters) and not all(map(_is_finite, gradients.parameters[:_LOOKED_AT]))
         ledger.moved_unseen, ledger.by_itself = moved or (unseen and ledger.weights != -1), moved
         if moved:
             return
+        optimizer = ledger.optimizer()
         trained = [
             (ever, p) for ever, p in zip(gradients.ever, gradients.parameters, strict=True) if p.requires_grad or ever
         ]
         ledger.never, ledger.trained = Counter(tuple(p.shape) for ever, p in trained if not ever), len(trained)
+        ledger.idle = {} if optimizer is None else _moved_by_zeros(gradients, optimizer)
 
 
 def _is_hooked(p: Tensor) -> bool:
     """Has the script put a hook of its own on a parameter, which may change the gradient?"""
     hooks = [*(p._backward_hooks or {}).values(), *(p._post_accumulate_grad_hooks or {}).values()]
     return any(is_users(hook.__code__.co_filename) for hook in hooks if hasattr(hook, "__code__"))
+
+
+def _is_finite(p: Tensor) -> bool:
+    p = local(p)
+    readable = type(p) in (Tensor, nn.Parameter) and p.layout == torch.strided and not p.is_meta
+    return not readable or bool(p.detach().isfinite().all())
+
+
+def _is_in_a_module(p: Tensor) -> bool:
+    """Whether a module holds the parameter by a name, and not only an optimizer, or a loop's variable."""
+    holders = [each for each in gc.get_referrers(p) if type(each) in (dict, OrderedDict) and "__name__" not in each]
+    return any(value is p for each in holders for value in each.values())
+
+
+def _moved_by_zeros(gradients: Gradients, optimizer: Optimizer) -> dict[int, int]:
+    """By index, the last window of parameters that were used until then, and that zeros in `.grad` let a step move."""
+    decays = any(group.get("weight_decay") for group in optimizer.param_groups)
+    return {
+        index: last
+        for index, (p, last) in enumerate(zip(gradients.parameters, gradients.last, strict=True))
+        if last and gradients.is_idle(index, gradients.filled // 2) and p.grad is not None and is_zero(p.grad)
+        if decays or optimizer.state.get(p)
+    }

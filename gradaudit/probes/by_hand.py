@@ -35,7 +35,7 @@ class _Leaf:
 class _LooseGradients(Gradients):
     """Of leaves that are not kept alive."""
 
-    lists = "leaves", "seen", "versions", "ever"
+    lists = "leaves", "seen", "versions", "ever", "last"
 
     def __init__(self) -> None:
         self.leaves: list[_Leaf] = []

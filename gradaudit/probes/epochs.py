@@ -16,12 +16,18 @@ class Epochs:
         self.count = 0
         self.last: ref | None = None  # the iterator of the last batch; the script decides how long it lives
         self.main: ref | None = None  # the iterator whose passes are counted
+        self.at: tuple[int, int | None] = 0, None  # which one the last batch was, and how many there are
         self.since: dict[int, None] = {}  # the data sets that have given batches since the last backward call
         self.drawn_from: WeakKeyDictionary[_BaseDataLoaderIter, int] = WeakKeyDictionary()  # batches, at a backward
 
     def drawn(self, iterator: _BaseDataLoaderIter) -> None:
-        self.last = ref(iterator)
+        self.last, self.at = ref(iterator), (iterator._num_yielded, _length(iterator))
         self.since[id(iterator._dataset)] = None
+
+    def is_cut_short(self) -> bool:
+        """Whether the last batch came from the middle of a loader's data."""
+        drawn, length = self.at
+        return length is not None and drawn < length
 
     def data_sets(self) -> tuple[int, ...]:
         """Which data sets have given batches since this was last asked."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from gradaudit.history import PROBED_GRAPHS, AuditedCall
 from gradaudit.observe.observer import Observer
 from gradaudit.probes.losses import Mark, find_losses, is_leaf, walk, watch_terms
+from gradaudit.probes.made import MadeLosses
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
 _MARKED_EVERY = 32  # after the first backward calls: the losses of one in so many are marked
@@ -25,6 +26,7 @@ class Graphs:
 
     def __init__(self, key: str, observer: Observer, found: Callable[[list[Tensor]], None]) -> None:
         self.key, self.observer, self.found = key, observer, found
+        self.made = MadeLosses(key, observer)
         self.losses: list[tuple[ref, int]] = []  # marked ones that something keeps; for how many calls each stands
         self.marked = 0  # the last backward call whose losses are
         self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
@@ -32,6 +34,7 @@ class Graphs:
         self.walked: Counter[str] = Counter()  # by line
         self.reached_at: dict[str, tuple] = {}  # by line: whose parameters it reaches first; does a BatchNorm train?
         self.sums = 0  # comparisons of where gradients lie
+        self.summed_at: set[str] = set()  # lines whose calls take the losses of several forward passes along
 
     def look(self, call: AuditedCall, roots: list[Tensor], known: bool, again: bool) -> None:
         """Notes in a call what its graph tells.
@@ -42,7 +45,7 @@ class Graphs:
             known: That is a single number, with a gradient of 1.
             again: The last call brought gradients to nobody known, so it is looked once more for leaves.
         """
-        self._mark_losses(call, roots, known)
+        losses = self._mark_losses(call, roots, known)
         if self.forwards:
             self.forwards = [forward for forward in self.forwards if forward() is not None]
             earlier = earlier_forward(roots, f"{self.key} forward")
@@ -56,6 +59,10 @@ class Graphs:
                 watch_memory(ledger.gradients.parameters, call, self.observer.probe)
         if call.number <= PROBED_GRAPHS:
             self._look_for_passes(call, [root.grad_fn for root in roots if root.grad_fn is not None])
+        if call.graphs > 1:
+            self.summed_at.add(call.line)
+        elif call.line in self.summed_at:
+            call.graphs = max(1, losses)
         if any(self.observer.options):  # it leaves its graph for further calls
             forward = Forward(call.forward)
             mark_forward(roots, f"{self.key} forward", forward)
@@ -64,7 +71,7 @@ class Graphs:
     def mark(self, roots: list[Tensor]) -> None:
         """Something else than a backward call goes through what is below `roots`."""
         for root in roots:
-            for node, _ in find_losses(root.grad_fn, count=False)[0]:
+            for node, _ in find_losses(root.grad_fn, count=False, went=self.made.go_back)[0]:
                 node.metadata.setdefault(self.key, Mark())
 
     def count_living(self, call: AuditedCall) -> None:
@@ -73,14 +80,18 @@ class Graphs:
         older = self.losses[:-1]  # the last may be kept only until the next
         call.alive = len(self.losses) - len(older) + sum(calls for _, calls in older)
 
-    def _mark_losses(self, call: AuditedCall, roots: list[Tensor], known: bool) -> None:
+    def _mark_losses(self, call: AuditedCall, roots: list[Tensor], known: bool) -> int:
+        """Marks the losses of a call, so that they are known where they come again. Returns how many there are."""
         key, calls = "", call.number - self.marked
         if calls >= _MARKED_EVERY or call.number <= PROBED_GRAPHS or self.forwards or any(self.observer.options):
             key, self.marked = self.key, call.number
+        losses = 0
         for root in roots:
-            marks = watch_terms(root, key, call, self.observer.probe, known=known)
+            found, marks = watch_terms(root, key, call, self.observer.probe, self.made.go_back, known)
+            losses += found
             if marks:
                 self.losses.append((ref(marks[0]), calls))
+        return losses
 
     def _walk(self, roots: list[Tensor], line: str) -> None:
         self.walked[line] += 1

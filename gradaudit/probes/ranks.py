@@ -7,8 +7,9 @@ from collections.abc import Generator
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gradaudit.history import AuditedCall
-from gradaudit.observe.observer import Observer
+from gradaudit.history import AuditedCall, AuditedLedger
+from gradaudit.observe.gradients import living
+from gradaudit.observe.observer import Observer, after
 
 _STAGES = "torch.distributed.pipelining.stage"
 
@@ -26,7 +27,11 @@ class Ranks:
     def __init__(self, observer: Observer) -> None:
         self.observer, self.thread = observer, _Thread()
         self.pipelines = False  # are their stages watched?
+        self.wrapped: dict[int, int] = {}  # ranks that exchange a parameter's gradient, by the parameter's id
         if torch.distributed.is_available():
+            observer.patch(DistributedDataParallel, "__init__", after(self._note_wrapper))
+            for wrapper in living(DistributedDataParallel):
+                self._note_wrapper(wrapper)
             observer.patch(DistributedDataParallel, "forward", self._around_forward)
             observer.patch(torch.distributed, "all_reduce", self._around_all_reduce)
 
@@ -40,6 +45,20 @@ class Ranks:
         state = self.thread
         if state.synced is not None:
             call.synced, call.ranks, state.synced, state.ranks = state.synced, state.ranks, None, 1
+
+    def _note_wrapper(self, wrapper: DistributedDataParallel, *_, **__) -> None:
+        ranks = wrapper.process_group.size()
+        self.wrapped |= {id(p): ranks for p in wrapper.parameters() if p.requires_grad}
+
+    def received(self, ledger: AuditedLedger, call: AuditedCall) -> None:
+        """A call went beside the wrapper of the parameters that it brought gradients to, or reaches others as well."""
+        known = self.wrapped.keys() & ledger.gradients.ids
+        ranks = max((self.wrapped[each] for each in known), default=1)
+        if ranks > 1:
+            if call.synced is None:
+                call.synced, call.ranks, call.beside = False, ranks, True
+            others = [p for p in ledger.gradients.parameters if id(p) not in known and p.grad is not None]
+            ledger.unwrapped = max(ledger.unwrapped, len(others))
 
     def _around_forward(self, module, *args, **kwargs) -> Generator:
         self.thread.synced = module.require_backward_grad_sync  # by default the flag at the forward counts

@@ -53,12 +53,15 @@ class Scaling:
 
     def _around_unscale(self, scaler, optimizer=None) -> Generator:
         self.observer.look()
+        self.history.refused = where(), "unscale_() came again before update()"  # unless it returns
         yield
+        self.history.refused = None
         ledger = self.observer.ledger_of(optimizer)
         if ledger is not None and scaler.is_enabled():
             ledger.gradients.compare()  # what it wrote is no change by the script
             ledger.open.unscaled_after += (ledger.unused,)
             ledger.scaled = 1.0
+            ledger.sample_again()
 
     def _around_step(self, scaler, optimizer=None, *args, **kwargs) -> Generator:
         updates = self.history.updates_made
@@ -83,17 +86,22 @@ class Scaling:
         for ledger in self.observer.by_hand:
             if ledger.unused:
                 ledger.kept = ledger.gradients.parameters  # the update comes after clipping, and may be the last one
-        ids = set(map(id, tensors_in(parameters)))
+        given = tensors_in(parameters)
+        ids = set(map(id, given))
         norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
         limit = float(args[0]) if args and isinstance(args[0], int | float) else 0.0
         touched = [each for each in self.observer.own() if not each.gradients.ids.isdisjoint(ids)]
         meant = [each for each in touched if not each.inside_its_step]
         filled = [each for each in meant if each.unused and each.steps]  # others are only clipped along with these
+        if not given:  # a generator that is used up
+            filled = [each for each in self.observer.own() if each.unused and each.steps][:1]
         for ledger in filled or meant:
             if ledger.samples and ledger.rewritten():
                 ledger.clips_by_data, ledger.scaled = True, 1.0
             late = bool(ledger.in_grad) and not ledger.unused
             update = ledger.updates[-1] if late and ledger.updates else ledger.open
-            update.clips += (Clip(where(), ledger.unused, norm, ledger.scaled, late, limit),)
+            update.clips += (Clip(where(), ledger.unused, norm, ledger.scaled, late, limit, len(given)),)
         yield
         self.observer.overlook()
+        for ledger in touched:
+            ledger.sample_again()

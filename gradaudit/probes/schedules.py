@@ -8,7 +8,7 @@ from inspect import getclosurevars
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
-from torch.optim import lr_scheduler
+from torch.optim import Optimizer, lr_scheduler
 
 from gradaudit.callsite import is_users, where
 from gradaudit.history import AuditedLedger
@@ -72,6 +72,14 @@ class Schedules:
             if ledger is not None:
                 self._note(ledger, scheduler, bool(counts), rates)
 
+    def note_rate(self, ledger: AuditedLedger) -> None:
+        """A step is made: is its learning rate 0, after others that were not?"""
+        optimizer = ledger.optimizer()
+        if ledger in self.found and optimizer is not None:
+            moves = any(isinstance(rate, Tensor) or rate > 0 for rate in _rates_of(optimizer))
+            ledger.rate_was_above_zero |= moves
+            ledger.made_at_zero += ledger.rate_was_above_zero and not moves
+
     def _note(self, ledger: AuditedLedger, scheduler, counts: bool, rates: list) -> None:
         number, last, now = getattr(scheduler, "last_epoch", None), self.numbers.get(scheduler), _rates(scheduler)
         self.numbers[scheduler] = number
@@ -90,8 +98,11 @@ class Schedules:
 
 def _rates(scheduler: lr_scheduler.LRScheduler) -> list:
     """The learning rates. One that is a tensor counts as changed: reading it could wait for a GPU."""
-    rates = [group["lr"] for group in scheduler.optimizer.param_groups]
-    return [object() if isinstance(rate, Tensor) else rate for rate in rates]
+    return [object() if isinstance(rate, Tensor) else rate for rate in _rates_of(scheduler.optimizer)]
+
+
+def _rates_of(optimizer: Optimizer) -> list:
+    return [group["lr"] for group in optimizer.param_groups if "lr" in group]
 
 
 def _length_of(scheduler: lr_scheduler.LRScheduler) -> int:

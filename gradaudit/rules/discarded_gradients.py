@@ -79,6 +79,9 @@ def _reasons(history: History, ledger: AuditedLedger, pairs: list[tuple]) -> Ite
         yield "the next step never uses a call from there, which may be intended"
     if useful and whole_windows(ledger, by_zeroing(pairs)):
         yield _DROPPED_WHOLE
+    used = {call.forward for call in history.calls if ledger in call.users}
+    if used.issuperset(call.forward for _, call in pairs):
+        yield "another call through the same forward pass reached a step"
     if any(zeroing.put_back for zeroing in zeroings):
         yield "the script writes to .grad itself before the step, perhaps what it has read there"
     if comes_later(history, ledger):

@@ -35,7 +35,8 @@ def empty(history: History) -> Iterator[Finding]:
         masked = any(u.zeros and {t.count for call in u.zeros for t in call.terms} == {0} for u in found)
         level, fix = ERROR, two_steps_in_a_row(ledger, found[0])
         text = f"{len(found)} of {count_noun(ledger.made, 'step')} found no gradient"
-        if all(u.came_as_zeros or u.zeros for u in found):
+        put_in = all(update.dtype for update in found) and not history.calls_of(ledger)
+        if put_in or all(u.came_as_zeros or u.zeros for u in found):
             level = ERROR if masked else UNDECIDED  # or a margin is kept, or the script puts zeros in
             text += " other than zeros" + ", as from a loss without a target" * masked
             fix = "skip the step of a window that holds nothing: momentum and weight decay would still act"

@@ -15,6 +15,10 @@ from gradaudit.lines import condition_of, go_over_something
 from gradaudit.rules.rule import CHANGED, Finding, by_framework, finding, made_updates, rule
 
 _SOME = 20  # windows that others are compared with
+_ACCUMULATE = (
+    "pass Accelerator(gradient_accumulation_steps={}), and put each micro-batch into "
+    "`with accelerator.accumulate(model):`, which counts"
+)
 
 
 class Odd(NamedTuple):
@@ -39,7 +43,7 @@ def irregular(history: History) -> Iterator[Finding]:
     Symptom: The first update comes early: windows of 1, N, N.
     Cause: The test for the step counts from 0, such as i % N == 0, or counts something else than the micro-batches of
         one window.
-    Fix: Test (i + 1) % N == 0, or loop over windows.
+    Fix: Start the count with a window, and test (i + 1) % N == 0 if i starts at 0; or loop over windows.
     Known problems: Windows all of one wrong size are only seen if the right one is declared, by --window, or by
         Accelerate, transformers or Lightning.
     Wrong:
@@ -80,7 +84,7 @@ def _not_as_declared(history: History, ledger: AuditedLedger, updates: list[Audi
         different = sorted(different + short)
     if different:
         first, fix = different[0], None
-        if who == "Accelerate" and all(meant % size == 0 for size, meant in pairs):
+        if who == "told to Accelerate" and all(meant % size == 0 for size, meant in pairs):
             fix = "each accumulate() counts a micro-batch, also one inside another: name all models in one, "
             fix += "accelerator.accumulate(model, other)"
         yield _irregular(ledger, updates, first, f"{who}: {declared[first]}", fix=fix)
@@ -98,16 +102,12 @@ def _uneven(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate
             "first": f"most hold {n}",
         }[odd.kind]
         if odd.kind == "long":
-            fix = "count only micro-batches that ran backward, and let no `continue` jump over the step"
-        if odd.kind == "first" and {u.size for u in updates[1:-1]} <= {n}:
-            fix = "start the count of micro-batches anew where a run or an epoch begins, and let (i + 1) % N == 0 step"
-            if window.size in (1, n - 1, n + 1):
-                told = f"pass Accelerator(gradient_accumulation_steps={max(2, n)}), and put each micro-batch into "
-                told += "`with accelerator.accumulate(model):`, which counts"
-                fix = None if window.size == 1 else fix
-                fix = by_framework(history, ledger, window.where, accelerate=told) or fix
+            fix = "count only micro-batches that ran backward, and let nothing jump over the step"
         usual = next(update for update in updates if update.size == n)
-        reasons = list(why_of_any_size(ledger, window, usual))
+        off_by_one = odd.kind == "first" and window.size in (1, n - 1, n + 1) and {u.size for u in updates[1:-1]} <= {n}
+        reasons = [] if off_by_one else list(why_of_any_size(ledger, window, usual))
+        if off_by_one:
+            fix = by_framework(history, ledger, window.where, accelerate=_ACCUMULATE.format(max(2, n)))
         if odd.kind == "long" and any(update.rewritten for update in ledger.filled):
             reasons.append(CHANGED)
         yield _irregular(ledger, updates, updates.index(window), why, reasons, fix)
@@ -219,7 +219,7 @@ def odd_window(sizes: Sequence[int], ends: set[int], usual: int) -> Odd | None:
         usual: Micro-batches in most windows.
 
     >>> odd_window([5, 4, 4, 4], set(), 4), odd_window([4, 8, 4, 4], set(), 4)
-    (Odd(kind='first', place=0, usual=4), Odd(kind='long', place=1, usual=4))
+    (Odd(kind='first', index=0, usual=4), Odd(kind='long', index=1, usual=4))
     >>> odd_window([4, 4, 2, 4, 4, 2], set(), 4), odd_window([1, 1, 2, 2, 4, 4], set(), 4)
     (None, None)
     """

@@ -21,7 +21,7 @@ def left_over(history: History) -> Iterator[Finding]:
     Symptom: Fewer updates than batches / N, rounded up.
     Cause: The number of micro-batches isn't a multiple of N, and nothing steps after the last of an epoch: they are
         lost, or join the next epoch's first update.
-    Fix: Make an update from the short window at every epoch's end.
+    Fix: Make an update from the short window where an epoch, or the run, ends.
     Known problems: Where batches come from no DataLoader, the end of an epoch is inferred from the windows' sizes.
     Wrong:
         for i, (x, y) in enumerate(loader):
@@ -40,7 +40,7 @@ def left_over(history: History) -> Iterator[Finding]:
     for ledger in history.ledgers if not history.failed else ():
         if calls := ledger.left_over:
             where = next((condition_of(update.where) for update in ledger.updates[-1:]), None) or calls[-1].where
-            text = f"no step used the gradients of the last {count_noun(len(calls), 'backward call')} of the run"
+            text = f"no step used the gradients of its last {count_noun(len(calls), 'backward call')}"
             fix, reasons = _fix(history, ledger, calls, where), _reasons(history, ledger, calls)
             yield finding(ledger, where, text, reasons=reasons, fix=fix, backward_calls=len(calls))
     for ledger in history.stepped if not history.declared else ():

@@ -8,7 +8,17 @@ from gradaudit.columns import Column, columns_of, divides, nearly_equal
 from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of, go_over_something, loss_of
 from gradaudit.rules.irregular_window import of_any_length
-from gradaudit.rules.rule import CHANGED, OWN_STEP, UNDECIDED, Finding, by_framework, finding, rule, windows_of_several
+from gradaudit.rules.rule import (
+    CHANGED,
+    ERROR,
+    OWN_STEP,
+    UNDECIDED,
+    Finding,
+    by_framework,
+    finding,
+    rule,
+    windows_of_several,
+)
 
 _SHOWN = 6  # numbers of a list
 _LOOKED_AT = 3  # windows whose calls are asked about
@@ -60,7 +70,8 @@ def scale(history: History) -> Iterator[Finding]:
             yield finding(ledger, full[0].fresh[0].where, text, full, level=UNDECIDED, window=n)
         elif columns and columns[0].reduction != "unknown":
             found = [_of_a_loss(history, ledger, full, columns, k) for k in range(len(columns))]
-            yield from islice(chain(filter(None, found), _tails(history, ledger, n, updates, columns)), 1)
+            found = sorted(filter(None, found), key=lambda each: each.level != ERROR)
+            yield from islice(chain(found, _tails(history, ledger, n, updates, columns)), 1)
         elif inside := [u for u in updates if u.inside and any(map(_whole_divisors, u.fresh))]:
             divisor = next(filter(None, map(_whole_divisors, inside[0].fresh)))
             text = "each step is made inside its backward call, so a window is one micro-batch, and its loss is "
@@ -124,10 +135,13 @@ def _tails(
     history: History, ledger: AuditedLedger, n: int, updates: list[AuditedUpdate], full: list[Column]
 ) -> Iterator[Finding]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
-    if full[0].coefficients[0] >= 1 and not all(divides(n, term) for term in full[0].terms):  # sums over samples do so
+    divided = all(divides(n, term) for term in full[0].terms)
+    if not divided and (full[0].coefficients[0] >= 1 or _factor_alone(full[0], n)):  # sums over samples, and weights
         return
     late = updates[0].size < n  # a first window that is short is no tail, and later ones may be short because of it
-    ends = {update: ends_an_epoch(update, updates) for update in updates[late:] if update.size < n}
+    cut = {zeroing.after + 1 for zeroing, _ in ledger.lost_calls}  # windows of which something was zeroed
+    short = [update for update in updates[late:] if update.size < n and update.number not in cut]
+    ends = {update: ends_an_epoch(update, updates) for update in short}
     for update in sorted(ends, key=ends.get, reverse=True):  # what is certain before what may be meant
         tail = columns_of(update)
         if tail is None or len(tail) != len(full) or not tail[0].reduction == full[0].reduction == "mean":

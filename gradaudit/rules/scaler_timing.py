@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from gradaudit.history import History
-from gradaudit.rules.rule import Finding, finding, rule
+from gradaudit.history import History, count_noun
+from gradaudit.rules.rule import ADVICE, ERROR, Finding, finding, rule
 
 
 def _scalers(history: History) -> bool:
@@ -54,9 +54,10 @@ def scaled(history: History) -> Iterator[Finding]:
             (after, where), n = early.updated_after[0], len(early.fresh)
             text = f"the scaler was updated after backward call {after} of a window of {n}, before the step"
             yield finding(ledger, where, text, [early], updated_after=after, window=n)
-        scalers = {update.scaler for update in ledger.updates if update.scaler}
-        if len(scalers) > 1:
-            text = f"{len(scalers)} different scalers were used, so what they learn about the scale is lost"
-            in_one_loop = len({path for _, path in scalers}) < len(scalers)
-            reasons = [] if in_one_loop else ["each may be for a stage of the training"]
-            yield finding(ledger, ledger.updates[-1].where, text, reasons=reasons, scalers=len(scalers))
+        firsts = {update.scaler: update for update in reversed(ledger.updates) if update.scaler}
+        if len(firsts) > 1:
+            text = f"{len(firsts)} different scalers were used, so what they learn about the scale is lost"
+            skipped = sum(update.skipped for update in firsts.values())
+            text += f": {count_noun(skipped, 'update')} were skipped until a new one had learned it" * (skipped > 1)
+            level = ERROR if skipped > 1 else ADVICE
+            yield finding(ledger, ledger.updates[-1].where, text, level=level, scalers=len(firsts), skipped=skipped)

@@ -77,7 +77,7 @@ def _of_another_length(history: History, ledger: AuditedLedger, updates: list[Au
     unit = "micro-batches" if per_update else "updates"
     length = lengths[unit]
     if once and 0 < 2 * schedule.steps <= length in schedule.lengths and (n > 1 or not per_update):
-        text = f"the scheduler is as long as the run in {unit}, {length}, and was stepped "
+        text = f"the scheduler is as long as its run in {unit}, {length}, and was stepped "
         late = f"it would come to its end {length / schedule.steps:.3g} times too late"
         text += f"{count_noun(schedule.steps, 'time')}: {late}"
         where, numbers = next(place for each in steps for place in each), {"length": length, "window": n}

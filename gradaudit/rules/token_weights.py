@@ -71,6 +71,8 @@ def _means_of_means(
     level, reasons = ERROR, list(why_added_up([u for u in updates if u.size == len(column.terms)], [column]))
     if any(term.by_class for _, column in uneven for term in column.terms):
         level, reasons = ADVICE, ["classes have weights, so a mean of means may be chosen"]
+    elif any(other.items_count_alike for update, _ in uneven for other in columns_of(update)):
+        level, reasons = ADVICE, ["another loss beside it counts by its items, so a mean of means may be chosen"]
     elif _data_set_ends(uneven, updates):
         level, reasons = ADVICE, ["only the last batch of a data set is short"]
     where, numbers = division_of(update.fresh[0].where), {"counts": column.counts[:8], "weights": weights[:8]}
@@ -79,7 +81,7 @@ def _means_of_means(
 
 
 def _listed(numbers: list[float], form: str = "g") -> str:
-    return ", ".join(format(number, form) for number in numbers[:_SHOWN])
+    return ", ".join([*(format(number, form) for number in numbers[:_SHOWN]), *["..."] * (len(numbers) > _SHOWN)])
 
 
 def _spread(column: Column) -> float:
@@ -89,7 +91,10 @@ def _spread(column: Column) -> float:
 
 def _data_set_ends(uneven: list[tuple], updates: list[AuditedUpdate]) -> bool:
     """Whether only the last batch of a data set is short, which comes once in an epoch, or every so often."""
-    ends = [u.micro_batches[column.counts.index(min(column.counts))].epoch for u, column in uneven]  # the shortest
+    ends = []  # the epoch of the shortest micro-batch of each window
+    for update, column in uneven:
+        calls = [call for call in update.micro_batches for _ in call.parts]
+        ends.append(calls[column.counts.index(min(column.counts))].epoch)
     if any(end is not None and end == after for end, after in pairwise(ends)):
         return False  # a batch of a DataLoader may be cut into uneven parts
     return _only_the_last_is_short([column.counts for _, column in uneven], uneven[0][1].name, updates)

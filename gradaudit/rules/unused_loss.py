@@ -11,12 +11,14 @@ _LOGGED = re.compile(r"avg|average|mean|running|total|epoch|log|smooth|ema|best|
 
 @rule("unused-loss", lambda history: history.calls, "no backward call was seen")
 def unused_losses(history: History) -> Iterator[Finding]:
-    """Losses with names that no backward call ever reached.
+    """Losses that no backward call reached: by their names, or of one line all but one in so many.
 
     Symptom: A logged loss doesn't fall, and its weight makes no difference.
-    Cause: The loss is computed and logged, but it isn't part of what backward is called on.
+    Cause: The loss is computed and logged, but it isn't part of what backward is called on. Or backward() stands under
+        the condition that belongs to the step, so that most micro-batches never go back.
     Fix: Add it to the total, or compute it under no_grad().
-    Known problems: A loss whose name says that it is for the log isn't told.
+    Known problems: A loss function that a script imported by name before the audit isn't watched, and a loss whose
+        name says that it is for the log isn't told.
     Wrong:
         loss = criterion(model(x), y)
         penalty = 0.01 * model.weight.square().sum()
@@ -27,6 +29,11 @@ def unused_losses(history: History) -> Iterator[Finding]:
         (loss + penalty).backward()
     Reported: mims-harvard/TFC-pretraining/issues/37
     """
+    for where, went, made, period in history.left_out:
+        text = f"{went} of {count_noun(made, 'loss')} made at this line went back" + f", one in {period}" * (period > 0)
+        fix = "call backward() on each micro-batch's loss: only the step belongs into the condition"
+        reasons = () if period else ["the others may be left out on purpose"]
+        yield finding(None, where, text, reasons=reasons, fix=fix, went_back=went, made=made)
     for name, where, seen in history.unused_losses:
         if seen >= 3 and not _LOGGED.search(name):
             many = count_noun(seen, "update")

@@ -147,7 +147,7 @@ def test_a_script_that_is_seen_in_part_is_judged_as_far_as_it_was_seen(audited):
     assert (status, result["judged"], result["findings"]) == (0, True, [])
     printed = " ".join(printed.split())
     assert f"Not seen: in 3 of 7 updates {FROM_ELSEWHERE}" in printed
-    assert printed.endswith("No error in 7 updates, in what was seen")
+    assert printed.endswith("No error in 7 updates, by 9 of 17 rules, in what was seen")
     status, result, _, _ = audited(LOOP.format(begun.format("") + ASSIGNED))
     assert status == 1
     assert [f["rule"] for f in result["findings"]] == ["stale-gradients"]

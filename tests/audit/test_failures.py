@@ -300,7 +300,7 @@ def test_a_rule_that_fails_is_named_and_the_others_are_judged(monkeypatch):
     def fail(history):
         raise Fault("stale")
 
-    monkeypatch.setattr(RULES["stale-gradients"], "find", [fail])
+    monkeypatch.setattr(RULES["stale-gradients"], "find", fail)
     with pytest.warns(ObserverFailure, match="The auditor's rule stale-gradients has failed"), audit() as report:
         train(divide=False, zero=False)
     assert found(report) == [("loss-scale", "error")]

@@ -146,14 +146,8 @@ def penalty(out):
 TAIL = {"windows": (N, N, 2), "sizes": EVEN}
 UNEVEN_SIZES = {"sizes": UNEVEN}
 MIXED = {
-    "a weight that cancels the division": (lambda out, y, *_: 4 * mean(out, y) / N, {}, UNDECIDED),
     "a mean of sums over samples": (lambda out, y, *_: bce(out, y) * out[0].numel() / N, {}, RIGHT),
     "a loss with a weight of 0, divided": (lambda out, y, *_: (3 * mean(out, y) + 0 * penalty(out)) / N, {}, RIGHT),
-    "a mean of means of distances": (
-        lambda out, y, *_: F.l1_loss(out[:, 0], one_hot(y[:, 0])) / N,
-        UNEVEN_SIZES,
-        [("token-weights", "undecided")],
-    ),
     "two means of means": (lambda out, y, *_: (mean(out, y) + penalty(out)) / N, UNEVEN_SIZES, TOKENS),
     "a sum": (lambda out, y, *_: total(out, y), {**UNEVEN_SIZES, "masked": True}, RIGHT),
     "a gathered sum": (lambda out, y, samples, n: -(log_probs(out, y) * valid(y)).sum() / n, {"masked": True}, RIGHT),

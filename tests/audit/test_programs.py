@@ -1,6 +1,6 @@
 """What the auditor says of the table's programs: no error in a correct one, questions listed.
 
-Correct programs are in `tests/correct_programs.py`. Those below are for the doubts and guards of
+Correct programs are in `tests/correct_programs.py`. Those below are for the reasons and guards of
 the rules: each would raise a false alarm, or hide a bug, without its own.
 """
 
@@ -51,17 +51,6 @@ def a_loss_of_each_of_two_data_sets(model, optimizer):
         add(4)
         add(8)
         update(optimizer)
-
-
-@said("loss-scale undecided")
-def an_optimizer_beside_one_that_steps_in_each_micro_batch():
-    body, head = net(), nn.Linear(2, 2)
-    slow, fast = SGD(body.parameters(), lr=0.1), SGD(head.parameters(), lr=0.1)
-    for k, (x, y) in enumerate(data(16), start=1):
-        mean(head(body(x)), y).backward()
-        update(fast)
-        if k % 4 == 0:
-            update(slow)
 
 
 def before_the_loop(factor):
@@ -212,15 +201,6 @@ for write in (in_place, data_add_, new_data):
 row("updates by hand", by_hand)
 row("leftovers of updates by hand", lambda: by_hand(count=14), "leftover-gradients error")
 row("undivided losses and updates by hand, which may divide", lambda: by_hand(divide=1), "loss-scale undecided")
-
-
-@said("discarded-gradients undecided")
-def updates_by_hand_whose_first_learning_rate_is_0(model, optimizer):
-    for k, (x, y) in enumerate(data()):
-        mean(model(x), y).backward()
-        for p in model.parameters():
-            p.data.add_(p.grad, alpha=-0.01 * k)
-        optimizer.zero_grad()
 
 
 def masters(zero):

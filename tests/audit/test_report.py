@@ -54,11 +54,11 @@ def test_the_report_as_text_names_rule_level_location_and_fix():
 @pytest.mark.parametrize(
     ("levels", "failure", "last"),
     [
-        ([], "", "No error in 2 updates"),
+        ([], "", "No error in 2 updates, by 12 of 17 rules"),
         (["error"], "", "1 error in 2 updates"),
         (["error", "error", "undecided"], "", "2 errors in 2 updates"),
-        (["undecided", "undecided", "advice"], "", "No error in 2 updates; 2 undecided"),
-        ([], "it fell", "No error in 2 updates, in the part that was watched"),
+        (["undecided", "undecided", "advice"], "", "No error in 2 updates, by 12 of 17 rules; 2 undecided"),
+        ([], "it fell", "No error in 2 updates, by 12 of 17 rules, in the part that was watched"),
     ],
 )
 def test_the_last_line_counts_errors_and_updates(levels, failure, last):
@@ -96,8 +96,9 @@ def test_the_report_as_json_has_the_keys_that_are_promised():
     with audit() as report:
         train(divide=False)
     result = json.loads(json.dumps(report.as_dict(), allow_nan=False))
-    assert result.keys() == {"findings", "window", "failure", "judged", "unseen"}
+    assert result.keys() == {"findings", "window", "failure", "judged", "not_judged", "unseen"}
     assert result["window"] == {"SGD": 4}
+    assert result["not_judged"]["scaler-timing"] == "no GradScaler made a step"
     (finding,) = result["findings"]
     assert finding.keys() == {"rule", "level", "message", "evidence", "fix", "where", "times"}
 

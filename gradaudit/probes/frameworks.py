@@ -1,0 +1,19 @@
+"""How many micro-batches a framework was told that a window is to hold."""
+
+import sys
+
+from gradaudit.observe.gradients import living
+
+
+def declared() -> tuple[str, int] | None:
+    """The framework and its N, if it is loaded and N is above 1."""
+    state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    told = getattr(state, "_shared_state", {}).get("plugin_kwargs", {}).get("num_steps", 1)
+    if told and told > 1:
+        return "transformers" if "transformers.trainer" in sys.modules else "Accelerate", told
+    for name in ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"):
+        trainers = living(sys.modules[name].Trainer) if name in sys.modules else []
+        told = {trainer.accumulate_grad_batches for trainer in trainers}
+        if len(told) == 1 and max(told) > 1:
+            return "Lightning", told.pop()
+    return None
