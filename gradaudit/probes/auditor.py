@@ -204,12 +204,20 @@ class Auditor(Listener):
             self._note_what_was_put_back(ledger, update)
         update.inside = bool(self.observer.running)
         self.schedules.note_rate(ledger)
-        if ledger.made >= 4 and not ledger.made & (ledger.made - 1) and any(o.unowned for o in self.observer.by_hand):
-            idle = [p for index, p in enumerate(gradients.parameters) if p.requires_grad and gradients.is_idle(index)]
-            ledger.gone = len(idle) - sum(map(_is_in_a_module, idle))  # now, while the model lives
+        if ledger.made >= 4 and not ledger.made & (ledger.made - 1):  # now and then, while the model lives
+            self._look_for_idle(ledger)
         update.dtype = next((p.grad.dtype for p in gradients.parameters if p.grad is not None), None)
         if ledger.made % _TRIM_EVERY == 0:
             ledger.trim()
+
+    def _look_for_idle(self, ledger: AuditedLedger) -> None:
+        """Parameters that backward calls no longer reach: does a module hold them, does a step move them on?"""
+        gradients, optimizer = ledger.gradients, ledger.optimizer()
+        idle = [k for k, p in enumerate(gradients.parameters) if p.requires_grad and gradients.is_idle(k)]
+        if idle and any(other.unowned for other in self.observer.by_hand):
+            ledger.gone = sum(not _is_in_a_module(gradients.parameters[k]) for k in idle)
+        if optimizer is not None:
+            ledger.idle = {k: gradients.last[k] for k in idle if _is_moved_by_zeros(gradients, k, optimizer)}
 
     def _compare_samples(self, ledger: AuditedLedger, update: AuditedUpdate) -> None:
         early = ledger.made <= _SAMPLED_UPDATES
@@ -265,12 +273,10 @@ class Auditor(Listener):
         ledger.moved_unseen, ledger.by_itself = moved or (unseen and ledger.weights != -1), moved
         if moved:
             return
-        optimizer = ledger.optimizer()
         trained = [
             (ever, p) for ever, p in zip(gradients.ever, gradients.parameters, strict=True) if p.requires_grad or ever
         ]
         ledger.never, ledger.trained = Counter(tuple(p.shape) for ever, p in trained if not ever), len(trained)
-        ledger.idle = {} if optimizer is None else _moved_by_zeros(gradients, optimizer)
 
 
 def _is_hooked(p: Tensor) -> bool:
@@ -291,12 +297,9 @@ def _is_in_a_module(p: Tensor) -> bool:
     return any(value is p for each in holders for value in each.values())
 
 
-def _moved_by_zeros(gradients: Gradients, optimizer: Optimizer) -> dict[int, int]:
-    """By index, the last window of parameters that were used until then, and that zeros in `.grad` let a step move."""
-    decays = any(group.get("weight_decay") for group in optimizer.param_groups)
-    return {
-        index: last
-        for index, (p, last) in enumerate(zip(gradients.parameters, gradients.last, strict=True))
-        if last and gradients.is_idle(index, gradients.filled // 2) and p.grad is not None and is_zero(p.grad)
-        if decays or optimizer.state.get(p)
-    }
+def _is_moved_by_zeros(gradients: Gradients, index: int, optimizer: Optimizer) -> bool:
+    """Whether a parameter was used only in the first half of the windows, and zeros in `.grad` let a step move it."""
+    p, was_used = gradients.parameters[index], gradients.last[index] > 0
+    moves = optimizer.state.get(p) or any(group.get("weight_decay") for group in optimizer.param_groups)
+    left = gradients.is_idle(index, gradients.filled // 2)
+    return bool(was_used and left and moves) and p.grad is not None and is_zero(p.grad)

@@ -4,16 +4,18 @@ Correct programs are in `tests/correct_programs.py`. Those below are for the rea
 the rules: each would raise a false alarm, or hide a bug, without its own.
 """
 
+import contextlib
 import functools
 from collections import deque
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
-from torch.optim import SGD, Adam
+from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR
+from torch.utils.data import DataLoader, TensorDataset
 
 from correct_programs import PROGRAMS, row, said
 from gradaudit import audit
@@ -388,6 +390,208 @@ row("batchnorm", lambda: in_windows(mean, model=with_batchnorm()), "batchnorm ad
 row("batchnorm that is frozen", lambda: in_windows(mean, model=with_batchnorm().eval()))
 row("bfloat16", lambda: in_windows(mean, model=net().bfloat16()), "low-precision-accumulation advice")
 row("bfloat16 without accumulation", lambda: in_windows(mean, [1] * 4, net().bfloat16()))
+
+
+# Losses, not only calls
+
+
+def every_fourth(back, count=16):
+    """A loss for each micro-batch, of which those go back whose number `back` says."""
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data(count), start=1):
+        loss = mean(model(x), y, 4)
+        if back(k):
+            loss.backward()
+        if k % 4 == 0:
+            update(optimizer)
+
+
+row("backward() inside the if", lambda: every_fourth(lambda k: k % 4 == 0), "unused-loss error")
+row("a loss that is left out now and then", lambda: every_fourth(lambda k: k not in (6, 7)),
+    "loss-scale undecided", "unused-loss undecided")  # fmt: skip
+
+
+def summed(n, divide, count=12):
+    model, optimizer = with_sgd()
+    total = 0
+    for k, (x, y) in enumerate(data(count), start=1):
+        total = total + mean(model(x), y, divide)
+        if k % n == 0:
+            total.backward()
+            update(optimizer)
+            total = 0
+
+
+row("a window summed in the graph", lambda: summed(4, 4), "held-graphs advice", window=4)
+row("a window summed in the graph, not as declared", lambda: summed(3, 3), "held-graphs advice",
+    "irregular-window error", window=4)  # fmt: skip
+row("a window summed in the graph, undivided", lambda: summed(4, 1), "held-graphs advice", "loss-scale undecided")
+halves = functools.partial(in_windows, lambda out, y, n: 0.5 * mean(out, y) + 0.5 * squares(out), [4] * 3)
+row("two losses with factors of their own, undivided", halves, "loss-scale undecided")
+
+
+def divided_in_place(times, every=4, change=Tensor.div_):
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data(16), start=1):
+        mean(model(x), y).backward()
+        if k % every == 0:
+            for p in model.parameters():
+                for _ in range(times):
+                    change(p.grad, 4)
+        if k % 4 == 0:
+            update(optimizer)
+
+
+def divide_data(grad, n):
+    grad.data.div_(n)
+
+
+for change in (Tensor.div_, divide_data):
+    how = f"gradients divided by {change.__name__}"
+    row(f"{how}, once", lambda c=change: divided_in_place(1, change=c))
+    row(f"{how}, never", lambda c=change: divided_in_place(0, change=c), "loss-scale error")
+    row(f"{how}, twice", lambda c=change: divided_in_place(2, change=c), "loss-scale error")
+row("gradients divided inside the window", lambda: divided_in_place(1, every=2), "loss-scale undecided")
+
+
+@said("loss-scale undecided")
+def a_step_inside_the_backward_call():
+    model = net()
+    for p in model.parameters():
+        optimizer = SGD([p], lr=0.1)
+        p.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: update(optimizer))
+    for x, y in data():
+        mean(model(x), y, 4).backward()
+
+
+# What comes too late, too seldom, or not at all
+
+
+@said("discarded-gradients error")
+def a_loss_of_nan_that_takes_its_window_along(model, optimizer):
+    for k, (x, y) in enumerate(data(16), start=1):
+        loss = mean(model(x), y, 4) * (float("nan") if k == 6 else 1)
+        loss.backward()
+        if k % 4 == 0:
+            update(optimizer)
+
+
+@said("discarded-gradients error")
+def zeroed_at_a_loss_of_nan_in_the_middle_of_a_window(model, optimizer):
+    for k, (x, y) in enumerate(data(16), start=1):
+        (mean(model(x), y, 4) * (float("nan") if k == 7 else 1)).backward()
+        if k == 7:
+            optimizer.zero_grad()
+        if k % 4 == 0:
+            update(optimizer)
+
+
+def counted_from(first, count=13):
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data(count), start=first):
+        mean(model(x), y, 3).backward()
+        if k % 3 == 0:
+            update(optimizer)
+
+
+row("a count that a resumed run goes on with", lambda: counted_from(9), "irregular-window error")
+
+
+def cut_short(batches, most):
+    model, optimizer = with_sgd()
+    loader = DataLoader(TensorDataset(torch.randn(4 * batches, 3), torch.randint(2, (4 * batches,))), batch_size=4)
+    for k, (x, y) in enumerate(loader, start=1):
+        if k > most:
+            break
+        mean(model(x), y, 4).backward()
+        if k % 4 == 0:
+            update(optimizer)
+
+
+row("a run that is cut short", lambda: cut_short(20, 10), "leftover-gradients undecided")
+row("a run that ends with its data", lambda: cut_short(10, 10), "leftover-gradients error")
+
+
+@said("leftover-gradients error", "scaler-timing error")
+def a_skipped_step_that_skips_the_update_as_well(model, optimizer):
+    scaler = GradScaler("cpu", init_scale=4.0)
+    with contextlib.suppress(RuntimeError):
+        for k, (x, y) in enumerate(data()):
+            scaler.scale(mean(model(x), y)).backward()
+            scaler.unscale_(optimizer)
+            if k != 2:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+
+
+def with_a_schedule(schedule_of, per_epoch=False):
+    model, optimizer = with_sgd()
+    schedule = schedule_of(optimizer)
+    for _ in range(4):
+        for x, y in data(4):
+            mean(model(x), y).backward()
+            update(optimizer)
+            if not per_epoch:
+                schedule.step()
+        if per_epoch:
+            schedule.step()
+
+
+for name, total, per_epoch, *findings in [
+    ("as long as the run in updates, per epoch", 16, True, "scheduler-cadence error"),
+    ("as long as the run in epochs, per epoch", 4, True),
+    ("that reaches 0 with the last update but one", 14, False, "scheduler-cadence error"),
+    ("that reaches 0 with the last update", 15, False),
+]:
+    made = functools.partial(with_a_schedule, lambda o, t=total: LambdaLR(o, falling(t)), per_epoch)
+    row(f"a schedule {name}", made, *findings)
+
+
+def clipped_parameters(listed):
+    model, optimizer = with_sgd()
+    parameters = [*model.parameters()] if listed else model.parameters()
+    for x, y in data():
+        mean(model(x), y).backward()
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+        update(optimizer)
+
+
+row("a clip of a list", lambda: clipped_parameters(listed=True))
+row("a clip of a generator that is used up", lambda: clipped_parameters(listed=False), "clip-timing advice")
+
+
+# Parts that are used for a while
+
+
+def used_until(last, to_none=False, **options):
+    parts = nn.ModuleList([net(), net()])
+    optimizer = AdamW(parts.parameters(), lr=0.1, **options)
+    for k, (x, y) in enumerate(data(16)):
+        mean(parts[k < last](x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=to_none)
+
+
+row("a part that zeros go on moving", lambda: used_until(4), "orphan-parameters advice")
+row("a part that is used until the last quarter", lambda: used_until(12))
+row("a part whose .grad is None", lambda: used_until(4, to_none=True))
+
+
+def replaced(keep):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    kept = [model[1]] if keep else []
+    model[1] = nn.Linear(4, 5)
+    for x, y in data(12):
+        mean(model(x), y).backward()
+        optimizer.step()
+        model.zero_grad()
+    return kept
+
+
+row("a head replaced after the optimizer was built", lambda: replaced(False), "orphan-parameters error")
+row("a head that may be used again", lambda: replaced(True), "orphan-parameters advice", "orphan-parameters advice")
 
 
 @pytest.mark.filterwarnings("ignore")
