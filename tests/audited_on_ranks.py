@@ -108,6 +108,45 @@ def averaged_by_hand():
     return judged(lambda: train("DDP", "never", average=average))
 
 
+def beside_the_wrapper(how):
+    """Windows of one that DDP exchanges, or not: as where the wrapper is left out, or doesn't know a layer."""
+    model, late = DistributedDataParallel(net()), nn.Linear(2, 2)
+    called = model if how != "the module itself" else model.module
+    parameters = [*model.parameters()] + [*late.parameters()] * (how == "a layer that came later")
+
+    def loop():
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        for _ in range(UPDATES):
+            out = called(torch.randn(4, 4))
+            out = late(out) if how == "a layer that came later" else out
+            F.cross_entropy(out, torch.zeros(4, dtype=torch.long)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return judged(loop)[0]
+
+
+def tokens_of(whose):
+    """Sums over tokens, of which each rank has others, divided by those of this rank's window, or of all ranks'."""
+    model, rank = DistributedDataParallel(nn.Linear(4, 3)), dist.get_rank()
+
+    def loop():
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        y = torch.tensor([0, 1, 2, 0]).where(torch.arange(4) < 2 + rank, torch.tensor(-100))
+        total = torch.tensor(2.0 * (2 + rank))
+        if whose == "all ranks":
+            dist.all_reduce(total)
+            total /= dist.get_world_size()
+        for _ in range(UPDATES):
+            for last in (False, True):
+                with nullcontext() if last else model.no_sync():
+                    (F.cross_entropy(model(torch.randn(4, 4)), y, reduction="sum") / total).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return judged(loop)[0]
+
+
 def judged(function, *args, window=None):
     """The auditor on this rank: each finding's (level, rule), each update's micro-batches."""
     with audit(window) as report:

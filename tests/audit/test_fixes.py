@@ -1,5 +1,8 @@
 """The fix by its cause, and by the loop's framework: small stand-ins where packages lie."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -83,6 +86,30 @@ def test_a_fix_speaks_the_frameworks_arguments(framework, options, rule, words, 
     with audit() as report:
         train(installed(FILES[""]), **options)
     assert words not in fixes(report)[rule]
+
+
+@pytest.mark.parametrize(("told", "sizes"), [(4, []), (2, ["irregular-window"]), (1, [])])
+@pytest.mark.parametrize("framework", ["accelerate", "lightning"])
+def test_the_window_that_a_framework_was_told_is_the_one_that_was_meant(framework, told, sizes, installed, monkeypatch):
+    state = SimpleNamespace(GradientState=SimpleNamespace(_shared_state={"plugin_kwargs": {"num_steps": told}}))
+    Trainer = type("Trainer", (), {"accumulate_grad_batches": told})
+    trainer = Trainer()  # alive until the audit ends
+    name, module = {
+        "accelerate": ("accelerate.state", state),
+        "lightning": ("lightning.pytorch.trainer.trainer", SimpleNamespace(Trainer=Trainer)),
+    }[framework]
+    monkeypatch.setitem(sys.modules, name, module)
+    call = installed(FILES["accelerate"])
+    model, optimizer = with_sgd()
+    with audit() as report:
+        for i, (x, y) in enumerate(data(10), start=1):
+            call(torch.Tensor.backward, plain(model(x), y) / (4 if i <= 8 else 2))
+            if i % 4 == 0 or i == 10:
+                call(optimizer.step)
+                optimizer.zero_grad()
+    assert trainer.accumulate_grad_batches == told
+    assert report.rules == sizes
+    assert ("told to" in report.summary()) == (told > 1)
 
 
 @pytest.mark.parametrize(
