@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain, islice
-from math import isclose, isfinite, prod
+from math import inf, isclose, isfinite, prod
 
 from gradaudit.columns import Column, columns_of, divides, nearly_equal
 from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, count_noun
@@ -114,7 +114,8 @@ def _of_a_loss(
         text = f"the coefficients of a window add up to {shares} on this rank; whether they add up to one mean over "
         text += "all ranks cannot be seen from here"
         return finding(ledger, where, text, full, level=UNDECIDED, fix="", **numbers)
-    factor = _factor_alone(column, n)
+    factors = {_factor_alone(each[k], n) for each in map(columns_of, full) if each and len(each) > k}
+    (factor,) = factors if len(factors) == 1 and not first.on_ranks else (None,)
     if factor is not None and not reasons and not any(why_added_up(full, [column])):
         text = f"each of {count_noun(n, 'micro-batch')} has a loss with the factor {factor:g} and no division by {n}: "
         text += f"the coefficients of a window add up to {column.share:g}, where {factor:g} may be meant"
@@ -124,7 +125,7 @@ def _of_a_loss(
 
 def _factor_alone(column: Column, n: int) -> float | None:
     """What a loss is multiplied by, if that alone makes its coefficients, and nothing divides by the window's size."""
-    factors = {prod(term.times) / prod(term.over) for term in column.terms}
+    factors = {prod(term.times) / (prod(term.over) or inf) for term in column.terms}
     (factor,) = factors if len(factors) == 1 else (0.0,)
     alone = factor > 0 and all(isclose(c, factor, rel_tol=1e-3) for c in column.coefficients)
     usual = isclose(factor, 1, rel_tol=1e-3) or any(divides(n, term) for term in column.terms)
