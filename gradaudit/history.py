@@ -333,8 +333,8 @@ class AuditedLedger(OptimizerLedger):
     def ratio(self) -> float | None:
         """By what the gradients were multiplied since the last backward call; None if that isn't one number."""
         ratios = [then.ratio(p.grad) for p, then in self.samples]
-        (ratio,) = {round(each, 6) for each in ratios if each is not None} if None not in ratios and ratios else (None,)
-        return ratio
+        alike = bool(ratios) and None not in ratios and max(ratios) - min(ratios) <= 1e-3 * abs(ratios[0])
+        return ratios[0] if alike else None
 
     def back_where_it_was(self) -> bool:
         """Are the weights again those that the last backward call was made with, although a step has been made?"""
@@ -353,6 +353,7 @@ class History:
         by_framework: A framework's name, and how many micro-batches it was told that a window is to hold.
         unused_losses: Of those that no backward call reaches: name, place, before how many updates it was there.
         left_out: Lines of which only some losses went back: the place, how many, of how many, one in how many.
+        losses: How many losses with a graph PyTorch's functions made.
         unowned: How many parameters have gradients that nothing is seen to use, and where the first of them came.
         unowned_shapes: Of these parameters.
         grads: Calls of `torch.autograd.grad`.
@@ -373,6 +374,7 @@ class History:
     by_framework: tuple[str, int] | None = None
     unused_losses: list[tuple[str, str, int]] = field(default_factory=list)
     left_out: list[tuple[Place, int, int, int]] = field(default_factory=list)
+    losses: int = 0
     unowned: tuple[int, str] = (0, "")
     unowned_shapes: Counter = field(default_factory=Counter)
     grads: int = 0

@@ -55,6 +55,9 @@ class MadeLosses:
             if node is not None and self.key in node.metadata:
                 node.metadata[self.key].went_back = True
 
+    def count(self) -> int:
+        return sum(losses.total for _, losses in self.sites.values())
+
     def left_out(self) -> list[tuple[Place, int, int, int]]:
         """Lines of which only some losses went back: the place, how many did, of how many, and one in how many."""
         found = []

@@ -1,9 +1,11 @@
 """How much each loss of a window counts."""
 
+import re
 from collections.abc import Iterator
 from itertools import chain, islice
 from math import inf, isclose, isfinite, prod
 
+from gradaudit.callsite import source
 from gradaudit.columns import Column, columns_of, divides, nearly_equal
 from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of, go_over_something, loss_of
@@ -21,6 +23,7 @@ from gradaudit.rules.rule import (
 )
 
 _SHOWN = 6  # numbers of a list
+_ACCUMULATED = re.compile(r"accum|grad(ient)?_?acc", re.I)
 _LOOKED_AT = 3  # windows whose calls are asked about
 COUNT_TOKENS = (
     "divide the sum over tokens by num_items_in_batch, which the Trainer passes to forward() or compute_loss()"
@@ -72,15 +75,28 @@ def scale(history: History) -> Iterator[Finding]:
             found = [_of_a_loss(history, ledger, full, columns, k) for k in range(len(columns))]
             found = sorted(filter(None, found), key=lambda each: each.level != ERROR)
             yield from islice(chain(found, _tails(history, ledger, n, updates, columns)), 1)
-        elif inside := [u for u in updates if u.inside and any(map(_whole_divisors, u.fresh))]:
-            divisor = next(filter(None, map(_whole_divisors, inside[0].fresh)))
-            text = "each step is made inside its backward call, so a window is one micro-batch, and its loss is "
-            text += f"divided by {divisor:g}"
-            reasons = ["the division may be no accumulation's"]
-            yield finding(ledger, division_of(inside[0].fresh[0].where), text, inside, reasons, divisor=divisor)
+        elif n == 1:
+            yield from _divided_alone(history, ledger, updates)
 
 
-def _whole_divisors(call: AuditedCall) -> float | None:
+def _divided_alone(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Finding]:
+    """Updates from one micro-batch each, whose loss is divided as if there were several."""
+    divided = [u for u in updates if any(map(_whole_divisor, u.fresh))]
+    if not divided:
+        return
+    where, inside = division_of(divided[0].fresh[0].where), divided[0].inside
+    divisor = next(filter(None, map(_whole_divisor, divided[0].fresh)))
+    if inside or _ACCUMULATED.search(source(where)):
+        text = (
+            f"each update holds one micro-batch, whose loss is divided by {divisor:g}, so it is {divisor:g} times too "
+        )
+        text += "small" + ": each step is made inside its backward call" * inside
+        reasons, fix = list(_why_scaled(ledger, divided)), "step once per window, or don't divide"
+        reasons += ["the division may be no accumulation's"] * (not _ACCUMULATED.search(source(where)))
+        yield finding(ledger, where, text, divided, reasons, fix=fix, divisor=divisor)
+
+
+def _whole_divisor(call: AuditedCall) -> float | None:
     """The first whole number above 1 by which a loss of the call was divided."""
     return next((d for term in call.terms for d in term.over if isfinite(d) and d > 1 and d == round(d)), None)
 

@@ -454,6 +454,28 @@ for change in (Tensor.div_, divide_data):
 row("gradients divided inside the window", lambda: divided_in_place(1, every=2), "loss-scale undecided")
 
 
+def in_every_micro_batch(accumulation_steps=4, parts=4):
+    model, optimizer = with_sgd()
+    for x, y in data():
+        optimizer.zero_grad()
+        loss = mean(model(x), y)
+        if accumulation_steps > 1:
+            loss = loss / accumulation_steps
+        (loss / parts).backward()
+        optimizer.step()
+
+
+row("divided by the window, which holds one", in_every_micro_batch, "loss-scale error")
+row("divided by something else", lambda: in_every_micro_batch(1))
+
+
+@said("empty-step error", "orphan-parameters undecided")
+def losses_none_of_which_goes_back(model, optimizer):
+    for x, y in data():
+        mean(model(x), y).item()
+        update(optimizer)
+
+
 @said("loss-scale undecided")
 def a_step_inside_the_backward_call():
     model = net()
