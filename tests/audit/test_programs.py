@@ -465,8 +465,8 @@ def in_every_micro_batch(accumulation_steps=4, parts=4):
         optimizer.step()
 
 
-row("divided by the window, which holds one", in_every_micro_batch, "loss-scale error")
-row("divided by something else", lambda: in_every_micro_batch(1))
+row("divided by the window, which holds one", lambda: in_every_micro_batch(parts=1), "loss-scale error")
+row("divided by something else", lambda: in_every_micro_batch(accumulation_steps=1))
 
 
 @said("empty-step error", "orphan-parameters undecided")
