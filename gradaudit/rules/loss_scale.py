@@ -81,24 +81,23 @@ def scale(history: History) -> Iterator[Finding]:
 
 def _divided_alone(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Finding]:
     """Updates from one micro-batch each, whose loss is divided as if there were several."""
-    divided = [u for u in updates if any(map(_whole_divisor, u.fresh))]
+    divided = [update for update in updates if update.size == 1 and _divisor(update)]
     if not divided:
         return
-    where, inside = division_of(divided[0].fresh[0].where), divided[0].inside
-    divisor = next(filter(None, map(_whole_divisor, divided[0].fresh)))
+    where, inside, divisor = division_of(divided[0].fresh[0].where), divided[0].inside, _divisor(divided[0])
     if inside or _ACCUMULATED.search(source(where)):
-        text = (
-            f"each update holds one micro-batch, whose loss is divided by {divisor:g}, so it is {divisor:g} times too "
-        )
-        text += "small" + ": each step is made inside its backward call" * inside
+        text = f"each update holds one micro-batch, whose loss is divided by {divisor:g}, so it is "
+        text += f"{divisor:g} times too small" + ": each step is made inside its backward call" * inside
         reasons, fix = list(_why_scaled(ledger, divided)), "step once per window, or don't divide"
         reasons += ["the division may be no accumulation's"] * (not _ACCUMULATED.search(source(where)))
         yield finding(ledger, where, text, divided, reasons, fix=fix, divisor=divisor)
 
 
-def _whole_divisor(call: AuditedCall) -> float | None:
-    """The first whole number above 1 by which a loss of the call was divided."""
-    return next((d for term in call.terms for d in term.over if isfinite(d) and d > 1 and d == round(d)), None)
+def _divisor(update: AuditedUpdate) -> float | None:
+    """The whole number above 1 by which alone a mean loss of a window of one was divided; None if there is none."""
+    terms = [column.terms[0] for column in columns_of(update) or [] if column.reduction == "mean"]
+    whole = [d for term in terms for d in term.over if isfinite(d) and d > 1 and d == round(d)]
+    return next((d for d in whole for term in terms if isclose(term.coefficient * d, 1, rel_tol=1e-3)), None)
 
 
 def _of_a_loss(
@@ -113,7 +112,10 @@ def _of_a_loss(
     if column.reduction == "sum":
         return None
     reasons = list(_why_scaled(ledger, full))
-    if all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
+    weighted = first.factor not in (1, None) or any(
+        term.times for term in column.terms
+    )  # a weight may cancel a division
+    if not weighted and all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
         text = f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full"
         text += f", so every update is {n} times too large"
         fix = by_framework(history, ledger, where, accelerate=_PASS_N.format(n), transformers=_NOT_DIVIDED)

@@ -454,19 +454,19 @@ for change in (Tensor.div_, divide_data):
 row("gradients divided inside the window", lambda: divided_in_place(1, every=2), "loss-scale undecided")
 
 
-def in_every_micro_batch(accumulation_steps=4, parts=4):
+def in_every_micro_batch(accumulation_steps=4):
     model, optimizer = with_sgd()
     for x, y in data():
         optimizer.zero_grad()
         loss = mean(model(x), y)
         if accumulation_steps > 1:
             loss = loss / accumulation_steps
-        (loss / parts).backward()
+        loss.backward()
         optimizer.step()
 
 
-row("divided by the window, which holds one", lambda: in_every_micro_batch(parts=1), "loss-scale error")
-row("divided by something else", lambda: in_every_micro_batch(accumulation_steps=1))
+row("divided by the window, which holds one", in_every_micro_batch, "loss-scale error")
+row("halved, one by one", lambda: in_windows(lambda out, y, n: mean(out, y, 2), [1] * 4))
 
 
 @said("empty-step error", "orphan-parameters undecided")
