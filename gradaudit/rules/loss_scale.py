@@ -88,9 +88,8 @@ def _divided_alone(history: History, ledger: AuditedLedger, updates: list[Audite
     if inside or _ACCUMULATED.search(source(where)):
         text = f"each update holds one micro-batch, whose loss is divided by {divisor:g}, so it is "
         text += f"{divisor:g} times too small" + ": each step is made inside its backward call" * inside
-        reasons, fix = list(_why_scaled(ledger, divided)), "step once per window, or don't divide"
-        reasons += ["the division may be no accumulation's"] * (not _ACCUMULATED.search(source(where)))
-        yield finding(ledger, where, text, divided, reasons, fix=fix, divisor=divisor)
+        reasons = [*_why_scaled(ledger, divided), "the division may be no accumulation's"]
+        yield finding(ledger, where, text, divided, reasons, divisor=divisor)
 
 
 def _divisor(update: AuditedUpdate) -> float | None:

@@ -465,7 +465,7 @@ def in_every_micro_batch(accumulation_steps=4):
         optimizer.step()
 
 
-row("divided by the window, which holds one", in_every_micro_batch, "loss-scale error")
+row("divided by the window, which holds one", in_every_micro_batch, "loss-scale undecided")
 row("halved, one by one", lambda: in_windows(lambda out, y, n: mean(out, y, 2), [1] * 4))
 
 
