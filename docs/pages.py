@@ -157,8 +157,8 @@ def _with_ids(made: NotebookNode) -> NotebookNode:
 def rule_page(rule: Rule) -> str:
     """A rule of the auditor, with the public bugs that it finds, each as a change that fixes it."""
     parts = [f"# {rule.name}"]
-    for title in ("symptom", "cause", "fix"):
-        parts += [f"## {title.capitalize()}", getattr(rule, title)]
+    for title in ("symptom", "cause", "fix", "known_problems"):
+        parts += [f"## {title.capitalize().replace('_', ' ')}", getattr(rule, title)]
     specimens = [specimen for specimen in ZOO.values() if specimen.rule == rule.name]
     parts += ["## Reported in public"] if specimens else []
     for specimen in specimens:

@@ -30,7 +30,7 @@ def _explained(rule: Rule, width: int, colour: bool) -> list[str]:
     lines = [paint(rule.name, "name", colour), ""]
     texts = {"symptom": rule.symptom, "cause": rule.cause, "fix": rule.fix, "known problems": rule.known_problems}
     for title, text in texts.items():
-        lines += lines_of(f"{f'{title}: ':9}{text}", width, "  ", " " * 11) if text else []
+        lines += lines_of(f"{f'{title}: ':9}{text}", width, "  ", " " * 11)
     for title, code, kind in (("wrong", rule.wrong, "error"), ("correct", rule.correct, "fix")):
         lines += ["", paint(f"  {title}:", kind, colour)]
         for line in code.splitlines():

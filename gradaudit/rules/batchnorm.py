@@ -14,6 +14,7 @@ def batchnorm(history: History) -> Iterator[Finding]:
     Cause: In training mode the layer normalizes by its own micro-batch, so a window of N isn't the same as one batch of
         N times the size.
     Fix: Use GroupNorm or LayerNorm, or freeze the layer with eval().
+    Known problems: A SyncBatchNorm layer normalizes over the ranks, but also each micro-batch by itself.
     Wrong:
         model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64))
     Correct:

@@ -16,6 +16,7 @@ def low_precision(history: History) -> Iterator[Finding]:
     Cause: The gradient's sum has the weights' data type; in bfloat16 or float16 it soon is too large for small addends
         to change it.
     Fix: Use float32 weights under autocast, or a sum in float32.
+    Known problems: Only the first parameter's gradient is looked at.
     Wrong:
         model = model.to(torch.bfloat16)
         for x, y in window:
