@@ -177,8 +177,6 @@ class AuditedUpdate(Update):
     place = 0  # counts all updates, of all optimizers, from 0
     at = 0  # how many backward calls there had been
     came_as_zeros = False  # all that was in .grad was zero, and nothing is known to have written that
-    tried_again = False  # no backward came since the last step, but the weights are those of before it
-    kept = False  # what the last step had used was changed after it, and not zeroed
     assigned = False  # gradients came from elsewhere than a backward call
     replaced = False  # other tensors were put in the place of gradients
     rewritten = False  # gradients were changed by something else than clipping and unscaling
@@ -278,14 +276,12 @@ class AuditedLedger(OptimizerLedger):
         by_data: The script has been seen to change gradients through `.data`, before the last step that was looked at.
         clips_by_data: It has been seen to do so before clipping.
         samples: Of some parameters, as the last backward call left them.
-        stepped_with: Those that belonged to the last step.
         rate_was_above_zero: Whether a step was made at a learning rate above 0, since its schedule was first stepped.
-        tries_again: A step has been made once more from the same weights.
     """
 
     update_type, steps = AuditedUpdate, True
     by_itself = loose = taken = hooked = moved_unseen = False
-    cleared = moved = by_data = clips_by_data = tries_again = False
+    cleared = moved = by_data = clips_by_data = False
     trained: int | None = None  # not known if the audit ended before the run did
     schedule = scaler = None
     scaled, weights = 1.0, -1
@@ -299,7 +295,6 @@ class AuditedLedger(OptimizerLedger):
         self.never: Counter[tuple[int, ...]] = Counter()
         self.idle: dict[int, int] = {}
         self.samples: list[tuple[Tensor, Sample]] = []
-        self.stepped_with: list[tuple[Tensor, Sample]] = []
 
     @property
     def filled(self) -> list[AuditedUpdate]:
@@ -335,11 +330,6 @@ class AuditedLedger(OptimizerLedger):
         ratios = [then.ratio(p.grad) for p, then in self.samples]
         alike = bool(ratios) and None not in ratios and max(ratios) - min(ratios) <= 1e-3 * abs(ratios[0])
         return ratios[0] if alike else None
-
-    def back_where_it_was(self) -> bool:
-        """Are the weights again those that the last backward call was made with, although a step has been made?"""
-        moves = [moved for p, then in self.stepped_with if (moved := then.move(p)) is not None]
-        return bool(moves) and not any(moved.any() for moved in moves)
 
 
 @dataclass

@@ -281,19 +281,6 @@ def the_norm_of_each_loss_before_their_sum(model, optimizer):
         optimizer.step()
 
 
-@said("stale-gradients undecided")
-def a_line_search(model, optimizer):
-    for x, y in batches():
-        optimizer.zero_grad()
-        mean(model(x), y).backward()
-        saved = [p.detach().clone() for p in model.parameters()]
-        for rate in (5.0, 2.5, 1.25):
-            with torch.no_grad():
-                torch._foreach_copy_(list(model.parameters()), saved)
-            optimizer.param_groups[0]["lr"] = rate
-            optimizer.step()
-
-
 @said("leftover-gradients undecided")
 def the_gradient_is_measured_at_the_end_by_the_same_helper(model, optimizer):
 
@@ -418,24 +405,6 @@ def first_order_meta_learning(model, optimizer):
         for p, total in zip(model.parameters(), sums, strict=True):
             p.grad = total
         optimizer.step()
-
-
-@said("loss-scale undecided", "stale-gradients undecided")
-def weights_that_follow_a_change_that_is_learned():
-    """Gradients of their own are never used: an optimizer learns a change to the weights."""
-    weights = [nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.randn(5, 2))]
-    changes = [nn.Parameter(torch.zeros_like(p)) for p in weights]
-    optimizer = Adam(changes, lr=0.01)
-    for x, y in batches():
-        for change in changes:
-            change.data.zero_()
-        for _ in range(2):
-            optimizer.zero_grad()
-            first, second = (p + change for p, change in zip(weights, changes, strict=True))
-            mean((x @ first).tanh() @ second, y).backward()
-            optimizer.step()
-        for p, change in zip(weights, changes, strict=True):
-            p.data = p.data + change.data
 
 
 # Graphs

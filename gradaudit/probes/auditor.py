@@ -172,7 +172,6 @@ class Auditor(Listener):
         ledger.scaled = 1.0  # it may have been taken out
         update, gradients = ledger.open, ledger.gradients
         overwritten = not all(is_zero(gradients.parameters[place].grad) for place in gradients.touched)
-        update.kept |= overwritten and bool(ledger.in_grad) and not ledger.unused
         update.assigned |= assigned
         update.replaced |= gradients.put
         update.overwritten |= overwritten
@@ -228,12 +227,8 @@ class Auditor(Listener):
                 self._note_factor(ledger, update)
         elif ledger.by_data and not early:  # as it did in every update that was looked at
             update.rewritten, update.overwritten, update.factor = True, True, None
-        if update.held and update.held == update.stale:
-            update.tried_again = ledger.tries_again = ledger.tries_again or ledger.back_where_it_was()
-        elif early and any(map(_is_hooked, ledger.gradients.parameters)):
+        if early and any(map(_is_hooked, ledger.gradients.parameters)):
             ledger.hooked = True
-        if update.fresh and ledger.samples:
-            ledger.stepped_with = ledger.samples
         ledger.samples = []
 
     @staticmethod
@@ -254,7 +249,7 @@ class Auditor(Listener):
         if self.by_hand.ended(ledger) if ledger.by_hand else ledger.name or ledger.in_grad:
             self._conclude(ledger)
         ledger.trim()
-        ledger.samples, ledger.stepped_with = [], []  # which would keep parameters alive
+        ledger.samples = []  # which would keep parameters alive
 
     def _conclude(self, ledger: AuditedLedger) -> None:
         self.observer.name(ledger)

@@ -32,7 +32,7 @@ def clipped(history: History) -> Iterator[Finding]:
     for update in history.updates:
         for clip in update.clips:
             kind = _mistimed(update, clip)
-            if kind and not _meant(update, kind) and not _of_parts(update, clip):
+            if kind and not _without_a_loss(update, kind) and not _of_parts(update, clip):
                 first_of_kind.setdefault(kind, (update, clip))
     for kind, (update, clip) in first_of_kind.items():
         n = len(update.fresh)
@@ -71,13 +71,10 @@ def _mistimed(update: AuditedUpdate, clip: Clip) -> str:
     return "clip inside" if clip.after < len(update.fresh) else ""
 
 
-def _meant(update: AuditedUpdate, kind: str) -> bool:
-    """Is a clip that comes early or late no mistake?"""
+def _without_a_loss(update: AuditedUpdate, kind: str) -> bool:
+    """Whether most updates have a gradient to clip, and this one none, as where a batch has no loss."""
     updates = update.ledger.updates
-    if kind == "clip late":  # what its step has used is changed, and used again, as momentum that is kept in `.grad`
-        return any(u.kept and u.stale for u in updates if u.number == update.number + 1)
     early = [u for u in updates if any(_mistimed(u, clip) == "clip early" for clip in u.clips)]
-    # There is a gradient to clip in most updates, and none in this one, as where a batch has no loss.
     return kind == "clip early" and (2 * len(early) < len(updates) or not any(u.fresh for u in early))
 
 

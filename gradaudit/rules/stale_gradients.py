@@ -19,7 +19,8 @@ def stale(history: History) -> Iterator[Finding]:
     Cause: Each backward adds to .grad, and a step leaves it as it was, so gradients that nothing clears count again in
         every later update.
     Fix: Zero between each step and the next backward, also after a skipped step.
-    Known problems: A step that an optimizer of the script's own makes may read .grad in another way.
+    Known problems: A line search that steps again with one gradient, or a script that keeps its momentum in .grad, is
+        taken for a loop that forgets to zero.
     Wrong:
         for x, y in loader:
             criterion(model(x), y).backward()
@@ -43,15 +44,8 @@ def stale(history: History) -> Iterator[Finding]:
 def _reasons(ledger: AuditedLedger, again: list[AuditedUpdate]) -> Iterator[str]:
     if ledger.own_step:
         yield OWN_STEP
-    if not any(update.fresh for update in again) and any(update.tried_again for update in again):
-        yield "the weights had been put back, as in a line search"
-    if all(update.kept for update in again):
-        yield "the script changes them in between, as where they are kept as momentum"
-    elif all(update.replaced for update in again):
+    if all(update.replaced for update in again):
         yield "the script puts other gradients in their place before the step"
-    calls = [call for update in again for call in update.fresh]
-    if ledger.by_itself and calls and all(call.users - {ledger} for call in calls):
-        yield "an optimizer uses the same calls, and these parameters may follow its own"
 
 
 def two_steps_in_a_row(ledger: AuditedLedger, second: AuditedUpdate) -> str | None:

@@ -119,19 +119,6 @@ def a_part_that_is_never_zeroed_and_the_other_in_place():
             head.zero_grad(set_to_none=False)
 
 
-@said("clip-timing error", "stale-gradients undecided")
-def a_clip_after_the_step_where_momentum_is_not_kept_any_more(model, optimizer):
-    for k, (x, y) in enumerate(data()):
-        mean(model(x), y).backward()
-        optimizer.step()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        if k < 4:
-            for p in model.parameters():
-                p.grad.mul_(0.9)
-        else:
-            optimizer.zero_grad()
-
-
 # Gradients that are never used, and steps without any
 
 
