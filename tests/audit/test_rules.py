@@ -3,7 +3,6 @@
 import pytest
 
 from gradaudit import audit
-from gradaudit.judging import judge
 from runs import data, found, in_windows, mean, train, update, with_sgd
 
 
@@ -57,34 +56,3 @@ def test_a_window_is_a_whole_number(n):
         raise AssertionError
     with audit() as report, pytest.raises(ValueError, match="whole number of micro-batches"):
         report.declare_window(n)
-
-
-# What one rank sees: a run of one process, judged as if its gradients had been averaged over two
-
-
-def averaged_by_hand():
-    model, optimizer = with_sgd()
-    for x, y in data(4):
-        mean(model(x), y).backward()
-        for p in model.parameters():
-            p.grad /= 2
-        update(optimizer)
-
-
-@pytest.mark.parametrize(
-    ("loop", "synced", "expected"),
-    [
-        (train, lambda k, n: k == n, []),
-        (train, lambda k, n: True, [("sync-cadence", "advice")]),
-        (train, lambda k, n: False, [("sync-cadence", "error")]),
-        (train, lambda k, n: k < n, [("sync-cadence", "error")]),
-        (averaged_by_hand, lambda k, n: False, [("sync-cadence", "undecided")]),
-    ],
-)
-def test_a_rank_that_averages_with_another(loop, synced, expected):
-    with audit() as report:
-        loop()
-    for update_ in report.history.updates:
-        for k, call in enumerate(update_.fresh, start=1):
-            call.ranks, call.synced = 2, synced(k, len(update_.fresh))
-    assert [(f.rule, f.level) for f in judge(report.history)] == expected
