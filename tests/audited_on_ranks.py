@@ -110,16 +110,15 @@ def averaged_by_hand():
 
 def beside_the_wrapper(how):
     """Windows of one that DDP exchanges, or not: as where the wrapper is left out, or doesn't know a layer."""
-    model, late = DistributedDataParallel(net()), nn.Linear(2, 2)
+    model = DistributedDataParallel(net())
     called = model if how != "the module itself" else model.module
-    parameters = [*model.parameters()] + [*late.parameters()] * (how == "a layer that came later")
+    late = nn.Linear(2, 2) if how == "a layer that came later" else nn.Identity()
+    parameters = [*model.parameters(), *late.parameters()]
 
     def loop():
         optimizer = torch.optim.SGD(parameters, lr=0.1)
         for _ in range(UPDATES):
-            out = called(torch.randn(4, 4))
-            out = late(out) if how == "a layer that came later" else out
-            F.cross_entropy(out, torch.zeros(4, dtype=torch.long)).backward()
+            F.cross_entropy(late(called(torch.randn(4, 4))), torch.zeros(4, dtype=torch.long)).backward()
             optimizer.step()
             optimizer.zero_grad()
 

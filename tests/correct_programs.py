@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import signature
-from itertools import cycle, islice
+from itertools import cycle
 
 import pytest
 import torch
@@ -85,29 +85,6 @@ def the_courses_loop():
     data = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (4, 2, 1, 3, 2, 4, 1, 4, 4, 2)]
     for _ in range(2):
         train_epoch(model, data, lambda model, b: mean(model(b[0]), b[1]), AdamW(model.parameters()), n=4)
-
-
-@said("token-weights advice")
-def windows_over_a_data_set_with_a_short_last_batch():
-    for samples, updates in ((30, 8), (110, 7)):  # the end is reached often, and once
-        model, optimizer = with_sgd(net())
-        data = TensorDataset(torch.randn(samples, 3), torch.randint(2, (samples,)))
-        endless = (batch for _ in range(9) for batch in DataLoader(data, 8))
-        for _ in range(updates):
-            for x, y in islice(endless, 3):
-                mean(model(x), y, 3).backward()
-            update(optimizer)
-
-
-@said("irregular-window undecided", "loss-scale undecided")
-def one_episode_that_is_longer_in_a_single_loop():
-    ends = {5, 10, 15, 23, 28, 33, 38}
-    model, optimizer = with_sgd(net(3, 1))
-    for t in range(1, 39):
-        F.mse_loss(model(torch.randn(1, 3)), torch.randn(1, 1)).backward()
-        done = t in ends
-        if done:
-            update(optimizer)
 
 
 @said("irregular-window undecided")
@@ -203,33 +180,6 @@ def a_trunk_and_the_value_head_of_another_optimizer():
         of_policy.step()
 
 
-@said("foreign-gradients undecided")
-def a_head_with_a_loss_of_its_own():
-    encoder, head = net(3, 4), nn.Linear(4, 2)
-    optimizers = [Adam(encoder.parameters()), Adam(head.parameters())]
-    for x, y in batches():
-        mean(head(encoder(x)), y).backward()
-        mean(head(torch.randn(4, 4)), y).backward()
-        for optimizer in optimizers:
-            optimizer.step()
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-
-
-@said("foreign-gradients undecided")
-def an_embedding_that_steps_before_the_hypernetworks_regularizer():
-    network, tasks = nn.Linear(2, 6), nn.Parameter(torch.randn(3, 2))
-    of_network, of_tasks = Adam(network.parameters()), Adam([tasks])
-    for i, (x, y) in enumerate(batches()):
-        of_network.zero_grad()
-        of_tasks.zero_grad()
-        mean(x @ network(tasks[i // 4]).view(3, 2), y).backward()
-        of_tasks.step()
-        if i >= 4:  # there is a task before
-            network(tasks[0].detach()).square().mean().backward()
-        of_network.step()
-
-
 @said("discarded-gradients undecided", "leftover-gradients undecided")
 def a_critic_whose_steps_have_not_begun():
     generator, critic = net(2, 3), net(3, 1)
@@ -279,21 +229,6 @@ def the_norm_of_each_loss_before_their_sum(model, optimizer):
             optimizer.zero_grad()
             loss.backward(retain_graph=True)
         optimizer.step()
-
-
-@said("leftover-gradients undecided")
-def the_gradient_is_measured_at_the_end_by_the_same_helper(model, optimizer):
-
-    def backward(x, y):
-        mean(model(x), y).backward()
-
-    for x, y in batches():
-        optimizer.zero_grad()
-        backward(x, y)
-        optimizer.step()
-    optimizer.zero_grad()
-    for x, y in batches(3):
-        backward(x, y)
 
 
 @said("stale-gradients undecided")

@@ -91,14 +91,11 @@ def test_a_fix_speaks_the_frameworks_arguments(framework, options, rule, words, 
 @pytest.mark.parametrize(("told", "sizes"), [(4, []), (2, ["irregular-window"]), (1, [])])
 @pytest.mark.parametrize("framework", ["accelerate", "lightning"])
 def test_the_window_that_a_framework_was_told_is_the_one_that_was_meant(framework, told, sizes, installed, monkeypatch):
-    state = SimpleNamespace(GradientState=SimpleNamespace(_shared_state={"plugin_kwargs": {"num_steps": told}}))
     Trainer = type("Trainer", (), {"accumulate_grad_batches": told})
     trainer = Trainer()  # alive until the audit ends
-    name, module = {
-        "accelerate": ("accelerate.state", state),
-        "lightning": ("lightning.pytorch.trainer.trainer", SimpleNamespace(Trainer=Trainer)),
-    }[framework]
-    monkeypatch.setitem(sys.modules, name, module)
+    state = SimpleNamespace(_shared_state={"plugin_kwargs": {"num_steps": told}})
+    names = {"accelerate": "accelerate.state", "lightning": "lightning.pytorch.trainer.trainer"}
+    monkeypatch.setitem(sys.modules, names[framework], SimpleNamespace(GradientState=state, Trainer=Trainer))
     call = installed(FILES["accelerate"])
     model, optimizer = with_sgd()
     with audit() as report:
