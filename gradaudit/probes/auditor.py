@@ -70,6 +70,8 @@ class Auditor(Listener):
         self.history.grads += 1
         if self.history.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
             self.graphs.mark(tensors_in(outputs))
+        else:
+            self.graphs.made.missed = True
         yield
 
     def _note_process(self, _: object) -> None:

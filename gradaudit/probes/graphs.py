@@ -115,11 +115,12 @@ def forward_passes(root, enough: int = 3) -> int:
     """How many forward passes over other data lie below `root`: alike, with only the parameters in common.
 
     Returns:
-        1 if there are fewer than `enough`, or if they differ: a penalty, or an actor beside a critic, is no
-        micro-batch.
+        1 if there are fewer than `enough`, if not all were found, or if they differ: a penalty, or an actor beside a
+        critic, is no micro-batch.
     """
-    losses, others = find_losses(root, count=False)
-    if others or len(losses) < enough or len({(term.name, term.reduction) for _, term in losses}) > 1:
+    found_all = []
+    losses, others = find_losses(root, count=False, went=lambda _, all_: found_all.append(all_))
+    if others or not all(found_all) or len(losses) < enough or len({(term.name, term.reduction) for _, term in losses}) > 1:
         return 1
     seen, alike = set(), None
     for loss, _ in losses:

@@ -44,7 +44,7 @@ def watch_terms(
         key: The losses' nodes are marked under this name; under "" they aren't, which takes less time.
         call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
         probe: Registers a hook for this backward call, as `Observer.probe` does.
-        went: Told of all nodes on the way to the losses.
+        went: Told of the nodes on the way to the losses, and whether these are all.
         known: Whether the call starts at `root` alone, a single number, with a gradient of 1. A root that is itself a
             loss needs no hook then, and most are; a hook costs the smallest backward a tenth of its time.
 
@@ -81,12 +81,12 @@ def number(tensor: Tensor) -> float | Tensor:
 
 
 def find_losses(
-    root, scale: float = 1.0, count: bool = True, went: Callable = lambda nodes: None
+    root, scale: float = 1.0, count: bool = True, went: Callable = lambda nodes, all_: None
 ) -> tuple[list[tuple], list[tuple]]:
     """The reductions below `root`, each with its term; and the nodes that are none, behind which a loss may lie.
 
     Every term has the coefficient that it would have at the root. Without `count`, nothing is read that a backward
-    call frees. `went` is told of all nodes on the way.
+    call frees. `went` is told of the nodes on the way, and whether these are all.
     """
     losses, others, seen = [], [], set()
     todo = [(root, (), ())]  # nodes, and by what each is multiplied and divided on its way to the root
@@ -126,7 +126,7 @@ def find_losses(
         term.masked = loss is not None and _is_masked(loss, items)
         term.by_class = name.startswith("Nll") and reduction == "mean" and loss._saved_weight is not None
         (losses if reduction else others).append((node, term))
-    went(seen)
+    went(seen, not todo)
     return losses, others
 
 

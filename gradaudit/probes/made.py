@@ -29,6 +29,7 @@ class MadeLosses:
     def __init__(self, key: str, observer: Observer) -> None:
         self.key = f"{key} made"
         self.sites: dict[tuple, tuple[Place, Kept]] = {}  # by call site: its place, and the losses made there
+        self.missed = False  # may something have gone back that wasn't followed?
         self.inside = False  # one of the functions may call another
         for name in _FUNCTIONS:
             observer.patch(functional, name, self._around_loss)
@@ -49,8 +50,9 @@ class MadeLosses:
             loss.grad_fn.metadata[self.key] = losses[-1]
             self.sites[site] = made, losses if len(losses) < 4 * Kept.half else losses.trimmed()
 
-    def go_back(self, nodes: Iterable) -> None:
-        """Something goes back through these nodes."""
+    def go_back(self, nodes: Iterable, all_: bool) -> None:
+        """Something goes back through these nodes. `all_`: and through no others that may be a loss."""
+        self.missed |= not all_
         for node in nodes if self.sites else ():
             if node is not None and self.key in node.metadata:
                 node.metadata[self.key].went_back = True
@@ -61,7 +63,7 @@ class MadeLosses:
     def left_out(self) -> list[tuple[Place, int, int, int]]:
         """Lines of which only some losses went back: the place, how many did, of how many, and one in how many."""
         found = []
-        for where, losses in self.sites.values():
+        for where, losses in self.sites.values() if not self.missed else ():
             went = [loss.went_back for loss in losses]
             if 0 < sum(went) < len(went):
                 found.append((where, sum(went), len(went), period(went)))
