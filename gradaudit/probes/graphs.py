@@ -120,7 +120,8 @@ def forward_passes(root, enough: int = 3) -> int:
     """
     found_all = []
     losses, others = find_losses(root, count=False, went=lambda _, all_: found_all.append(all_))
-    if others or not all(found_all) or len(losses) < enough or len({(term.name, term.reduction) for _, term in losses}) > 1:
+    kinds = {(term.name, term.reduction) for _, term in losses}
+    if others or not all(found_all) or len(losses) < enough or len(kinds) > 1:
         return 1
     seen, alike = set(), None
     for loss, _ in losses:
