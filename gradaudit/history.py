@@ -263,7 +263,8 @@ class AuditedLedger(OptimizerLedger):
         idle: By index, the last window of parameters that a step moves on without a gradient: `.grad` holds zeros.
         unwrapped: How many parameters with gradients DDP doesn't know, though it wraps the others.
         is_nan: Whether its parameters are no finite numbers at the end.
-        made_at_zero: How many updates were made at a learning rate of 0, after others.
+        made_at_zero: How many updates, the last ones, were made at a learning rate of 0, after others.
+        written: Whether something wrote to its parameters after its first step.
         schedule: What is known of its learning rate's schedule.
 
     While the script runs:
@@ -271,6 +272,7 @@ class AuditedLedger(OptimizerLedger):
         cleared: Have its gradients been zeroed?
         scaled: The scaler's factor that is in .grad.
         scaler: A reference to the one that made it.
+        first_version: The version of its parameters at the first step.
         weights: The version of its parameters at the last backward call; -1 before the first.
         moved: They have been seen to change through `.data` after a backward call, and not by a step.
         by_data: The script has been seen to change gradients through `.data`, before the last step that was looked at.
@@ -286,7 +288,8 @@ class AuditedLedger(OptimizerLedger):
     schedule = scaler = None
     scaled, weights = 1.0, -1
     gone = unwrapped = made_at_zero = 0
-    is_nan = rate_was_above_zero = False
+    is_nan = rate_was_above_zero = written = False
+    first_version = -1
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
@@ -342,7 +345,7 @@ class History:
         declared: From which update on, counted over all optimizers, how many micro-batches a window is to hold.
         by_framework: A framework's name, and how many micro-batches it was told that a window is to hold.
         unused_losses: Of those that no backward call reaches: name, place, before how many updates it was there.
-        left_out: Lines of which only some losses went back: the place, how many, of how many, one in how many.
+        left_out: Lines of which only some losses went back: the place, how many did, of how many.
         losses: How many losses with a graph PyTorch's functions made.
         unowned: How many parameters have gradients that nothing is seen to use, and where the first of them came.
         unowned_shapes: Of these parameters.
@@ -363,7 +366,7 @@ class History:
     declared: list[tuple[int, int]] = field(default_factory=list)
     by_framework: tuple[str, int] | None = None
     unused_losses: list[tuple[str, str, int]] = field(default_factory=list)
-    left_out: list[tuple[Place, int, int, int]] = field(default_factory=list)
+    left_out: list[tuple[Place, int, int]] = field(default_factory=list)
     losses: int = 0
     unowned: tuple[int, str] = (0, "")
     unowned_shapes: Counter = field(default_factory=Counter)

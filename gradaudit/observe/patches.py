@@ -25,6 +25,8 @@ class _Patch:
             return self.call(*args, **kwargs)
 
         patched.patch, self.patched = self, patched
+        # torch.jit.script compiles the original: that of a function that is its own wrapper while tracing
+        vars(patched).update({"__script_if_tracing_wrapper": True, "__original_fn": self.original})
         setattr(owner, name, patched)
 
     def set(self, wrappers: list[Callable]) -> None:

@@ -13,7 +13,7 @@ from gradaudit.observe.gradients import local
 
 _NUMBERS = 8  # of each parameter, at most
 _SAME = 0.99  # cosine of two directions that differ by rounding
-_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Sample(NamedTuple):
@@ -64,7 +64,7 @@ def sample(p: Tensor, last: Sample | None = None) -> Sample | None:
     size = weights.numel()
     if grad is None or not size or grad.is_sparse or not _can_be_read(weights, grad) or grad.numel() != size:
         return None
-    if weights.dtype not in _REAL:
+    if weights.dtype not in REAL:
         return None
     if last is None or last.size != size or not _take(grad, last.places).any():
         places = grad.detach().abs().flatten().topk(min(_NUMBERS, size)).indices

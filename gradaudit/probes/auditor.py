@@ -21,12 +21,14 @@ from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedLedger, Audited
 from gradaudit.observe.gradients import Gradients, is_zero, local, tensors_in
 from gradaudit.observe.ledger import Zeroing, last
 from gradaudit.observe.observer import Listener, Observer, after
+from gradaudit.observe.samples import REAL
 from gradaudit.observe.uncompiled import backward_is_compiled
 from gradaudit.probes.by_hand import UpdatesByHand
 from gradaudit.probes.epochs import Epochs
 from gradaudit.probes.frameworks import declared
 from gradaudit.probes.graphs import Graphs
 from gradaudit.probes.losses import number
+from gradaudit.probes.made import MadeLosses
 from gradaudit.probes.named import NamedLosses
 from gradaudit.probes.ranks import Ranks
 from gradaudit.probes.scaling import Scaling
@@ -58,7 +60,7 @@ class Auditor(Listener):
         self.by_hand = UpdatesByHand(observer, self.history)
         self.graphs = Graphs(self.key, observer, self.by_hand.find)
         self.scaling, self.schedules, self.ranks = Scaling(observer, self.history), Schedules(observer), Ranks(observer)
-        self.named = NamedLosses(self.key)
+        self.named, self.made = NamedLosses(self.key), MadeLosses(observer)
         observer.undo.callback(observer.guard(self._finish))
         observer.patch(torch.autograd, "grad", self._around_grad)
         observer.patch(BaseProcess, "start", after(self._note_process))
@@ -70,8 +72,6 @@ class Auditor(Listener):
         self.history.grads += 1
         if self.history.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
             self.graphs.mark(tensors_in(outputs))
-        else:
-            self.graphs.made.missed = True
         yield
 
     def _note_process(self, _: object) -> None:
@@ -81,8 +81,8 @@ class Auditor(Listener):
         self.history.calls = self.history.calls.trimmed()
         self.history.cut_short, self.history.by_framework = self.epochs.is_cut_short(), declared()
         self.history.leave_out_zeros()
-        self.history.unused_losses, self.history.left_out = self.named.unused(), self.graphs.made.left_out()
-        self.history.losses = self.graphs.made.count()
+        self.history.unused_losses, self.history.left_out = self.named.unused(), self.made.left_out()
+        self.history.losses = self.made.count()
 
     def overlapped(self) -> None:
         self.history.overlapping = True
@@ -195,6 +195,7 @@ class Auditor(Listener):
             self.by_hand.step_givers(ledger)
         if ledger.made == 1:
             self.history.ledgers.append(ledger)
+            ledger.first_version = ledger.gradients.weight_versions()
         self._compare_samples(ledger, update)
         update.where = update.fresh[-1].where if ledger.by_hand and update.fresh else where()
         update.place, update.at = self.history.updates_made, self.observer.calls
@@ -217,7 +218,8 @@ class Auditor(Listener):
         gradients, optimizer = ledger.gradients, ledger.optimizer()
         idle = [k for k, p in enumerate(gradients.parameters) if p.requires_grad and gradients.is_idle(k)]
         if idle and any(other.unowned for other in self.observer.by_hand):
-            ledger.gone = sum(not _is_in_a_module(gradients.parameters[k]) for k in idle)
+            held = (gradients.parameters[k] for k in idle)
+            ledger.gone = sum(isinstance(p, nn.Parameter) and not _is_in_a_module(p) for p in held)
         if optimizer is not None:
             ledger.idle = {k: gradients.last[k] for k in idle if _is_moved_by_zeros(gradients, k, optimizer)}
 
@@ -267,6 +269,8 @@ class Auditor(Listener):
             ledger.left_over = left
         if ledger.by_hand:
             return
+        ledger.written = gradients.weight_versions() != ledger.first_version
+        ledger.idle = {k: window for k, window in ledger.idle.items() if gradients.last[k] == window}
         ledger.is_nan = bool(gradients.parameters) and not all(map(_is_finite, gradients.parameters[:_LOOKED_AT]))
         ledger.moved_unseen, ledger.by_itself = moved or (unseen and ledger.weights != -1), moved
         if moved:
@@ -285,7 +289,7 @@ def _is_hooked(p: Tensor) -> bool:
 
 def _is_finite(p: Tensor) -> bool:
     p = local(p)
-    readable = type(p) in (Tensor, nn.Parameter) and p.layout == torch.strided and not p.is_meta
+    readable = type(p) in (Tensor, nn.Parameter) and p.layout == torch.strided and not p.is_meta and p.dtype in REAL
     return not readable or bool(p.detach().isfinite().all())
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from gradaudit.history import PROBED_GRAPHS, AuditedCall
 from gradaudit.observe.observer import Observer
 from gradaudit.probes.losses import Mark, find_losses, is_leaf, walk, watch_terms
-from gradaudit.probes.made import MadeLosses
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
 _MARKED_EVERY = 32  # after the first backward calls: the losses of one in so many are marked
@@ -26,7 +25,6 @@ class Graphs:
 
     def __init__(self, key: str, observer: Observer, found: Callable[[list[Tensor]], None]) -> None:
         self.key, self.observer, self.found = key, observer, found
-        self.made = MadeLosses(key, observer)
         self.losses: list[tuple[ref, int]] = []  # marked ones that something keeps; for how many calls each stands
         self.marked = 0  # the last backward call whose losses are
         self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
@@ -71,7 +69,7 @@ class Graphs:
     def mark(self, roots: list[Tensor]) -> None:
         """Something else than a backward call goes through what is below `roots`."""
         for root in roots:
-            for node, _ in find_losses(root.grad_fn, count=False, went=self.made.go_back)[0]:
+            for node, _ in find_losses(root.grad_fn, count=False)[0]:
                 node.metadata.setdefault(self.key, Mark())
 
     def count_living(self, call: AuditedCall) -> None:
@@ -87,7 +85,7 @@ class Graphs:
             key, self.marked = self.key, call.number
         losses = 0
         for root in roots:
-            found, marks = watch_terms(root, key, call, self.observer.probe, self.made.go_back, known)
+            found, marks = watch_terms(root, key, call, self.observer.probe, known=known)
             losses += found
             if marks:
                 self.losses.append((ref(marks[0]), calls))
@@ -118,10 +116,8 @@ def forward_passes(root, enough: int = 3) -> int:
         1 if there are fewer than `enough`, if not all were found, or if they differ: a penalty, or an actor beside a
         critic, is no micro-batch.
     """
-    found_all = []
-    losses, others = find_losses(root, count=False, went=lambda _, all_: found_all.append(all_))
-    kinds = {(term.name, term.reduction) for _, term in losses}
-    if others or not all(found_all) or len(losses) < enough or len(kinds) > 1:
+    losses, others = find_losses(root, count=False)
+    if others or len(losses) < enough or len({(term.name, term.reduction) for _, term in losses}) > 1:
         return 1
     seen, alike = set(), None
     for loss, _ in losses:

@@ -35,7 +35,7 @@ class Mark:
 
 
 def watch_terms(
-    root: Tensor, key: str, call: AuditedCall, probe: Callable, went: Callable, known: bool = False
+    root: Tensor, key: str, call: AuditedCall, probe: Callable, known: bool = False
 ) -> tuple[int, list[Mark]]:
     """Finds the losses below `root`, so that `call.terms` holds their terms when the backward call has ended.
 
@@ -44,16 +44,15 @@ def watch_terms(
         key: The losses' nodes are marked under this name; under "" they aren't, which takes less time.
         call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
         probe: Registers a hook for this backward call, as `Observer.probe` does.
-        went: Told of the nodes on the way to the losses, and whether these are all.
         known: Whether the call starts at `root` alone, a single number, with a gradient of 1. A root that is itself a
             loss needs no hook then, and most are; a hook costs the smallest backward a tenth of its time.
 
     Returns:
-        How many losses there are, and the marks on their nodes.
+        How many losses of one kind there are, and the marks on their nodes.
     """
     marks = []
     known = known and not root._backward_hooks  # the user's own may change the gradient
-    losses, others = find_losses(root.grad_fn, call.scaled, went=went)
+    losses, others = find_losses(root.grad_fn, call.scaled)
     for node, term in losses or others:
         if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
             term.against = _targets(node)
@@ -72,7 +71,8 @@ def watch_terms(
                 call.terms.append(term)
 
         probe(node.register_prehook, note)
-    return len(losses), marks
+    alike = len({(term.name, term.reduction) for _, term in losses}) == 1
+    return len(losses) if alike else 1, marks
 
 
 def number(tensor: Tensor) -> float | Tensor:
@@ -80,13 +80,11 @@ def number(tensor: Tensor) -> float | Tensor:
     return tensor.item() if tensor.is_cpu else nan if tensor.is_meta else tensor.detach()
 
 
-def find_losses(
-    root, scale: float = 1.0, count: bool = True, went: Callable = lambda nodes, all_: None
-) -> tuple[list[tuple], list[tuple]]:
+def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tuple], list[tuple]]:
     """The reductions below `root`, each with its term; and the nodes that are none, behind which a loss may lie.
 
     Every term has the coefficient that it would have at the root. Without `count`, nothing is read that a backward
-    call frees. `went` is told of the nodes on the way, and whether these are all.
+    call frees.
     """
     losses, others, seen = [], [], set()
     todo = [(root, (), ())]  # nodes, and by what each is multiplied and divided on its way to the root
@@ -126,7 +124,7 @@ def find_losses(
         term.masked = loss is not None and _is_masked(loss, items)
         term.by_class = name.startswith("Nll") and reduction == "mean" and loss._saved_weight is not None
         (losses if reduction else others).append((node, term))
-    went(seen, not todo)
+    others += [(node, Term("", "unknown", 1.0, scale, None)) for node, *_ in todo[:1]]  # not followed to its end
     return losses, others
 
 

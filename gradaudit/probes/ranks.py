@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Generator
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -17,8 +18,9 @@ _STAGES = "torch.distributed.pipelining.stage"
 class _Thread(threading.local):
     """What a thread of the script is in the middle of."""
 
-    synced: bool | None = None  # does the next backward average over the ranks? None without DDP
-    ranks = 1
+    def __init__(self) -> None:
+        # by wrapper: whether the next backward call through it averages over the ranks
+        self.synced: WeakKeyDictionary[DistributedDataParallel, bool] = WeakKeyDictionary()
 
 
 class Ranks:
@@ -27,7 +29,7 @@ class Ranks:
     def __init__(self, observer: Observer) -> None:
         self.observer, self.thread = observer, _Thread()
         self.pipelines = False  # are their stages watched?
-        self.wrapped: dict[int, int] = {}  # ranks that exchange a parameter's gradient, by the parameter's id
+        self.wrapped: WeakKeyDictionary[DistributedDataParallel, set[int]] = WeakKeyDictionary()  # ids of parameters
         if torch.distributed.is_available():
             observer.patch(DistributedDataParallel, "__init__", after(self._note_wrapper))
             for wrapper in living(DistributedDataParallel):
@@ -36,33 +38,33 @@ class Ranks:
             observer.patch(torch.distributed, "all_reduce", self._around_all_reduce)
 
     def note(self, call: AuditedCall) -> None:
-        """A backward call begins: will it be averaged over the ranks?"""
-        if not self.pipelines and _STAGES in sys.modules:  # which a script may load at any time
+        """A backward call begins. A script may load pipelines, whose stages divide gradients, at any time."""
+        if not self.pipelines and _STAGES in sys.modules:
             self.pipelines = True
             stage = sys.modules[_STAGES]._PipelineStageBase
             if hasattr(stage, "scale_grads"):
                 self.observer.patch(stage, "scale_grads", self._around_scale_grads)
-        state = self.thread
-        if state.synced is not None:
-            call.synced, call.ranks, state.synced, state.ranks = state.synced, state.ranks, None, 1
 
     def _note_wrapper(self, wrapper: DistributedDataParallel, *_, **__) -> None:
-        ranks = wrapper.process_group.size()
-        self.wrapped |= {id(p): ranks for p in wrapper.parameters() if p.requires_grad}
+        self.wrapped[wrapper] = {id(p) for p in wrapper.parameters() if p.requires_grad}
 
     def received(self, ledger: AuditedLedger, call: AuditedCall) -> None:
-        """A call went beside the wrapper of the parameters that it brought gradients to, or reaches others as well."""
-        known = self.wrapped.keys() & ledger.gradients.ids
-        ranks = max((self.wrapped[each] for each in known), default=1)
-        if ranks > 1:
-            if call.synced is None:
+        """A call has brought gradients to a ledger, through the wrapper of its parameters, which averages, or not."""
+        for wrapper, ids in self.wrapped.items():
+            if ids.isdisjoint(ledger.gradients.ids):
+                continue
+            ranks, synced = wrapper.process_group.size(), self.thread.synced.pop(wrapper, None)
+            if synced is not None:
+                call.synced, call.ranks = synced, ranks
+            elif call.synced is None and ranks > 1:
                 call.synced, call.ranks, call.beside = False, ranks, True
-            others = [p for p in ledger.gradients.parameters if id(p) not in known and p.grad is not None]
-            ledger.unwrapped = max(ledger.unwrapped, len(others))
+            others = [p for p in ledger.gradients.parameters if id(p) not in ids and p.grad is not None]
+            if ranks > 1 and not any(id(p) in known for p in others for known in self.wrapped.values()):
+                ledger.unwrapped = max(ledger.unwrapped, len(others))
 
     def _around_forward(self, module, *args, **kwargs) -> Generator:
-        self.thread.synced = module.require_backward_grad_sync  # by default the flag at the forward counts
-        self.thread.ranks = module.process_group.size()
+        if torch.is_grad_enabled():  # by default the flag at the forward counts
+            self.thread.synced[module] = module.require_backward_grad_sync
         if module.gradient_as_bucket_view:
             self.observer.look()
             yield

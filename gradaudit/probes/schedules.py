@@ -73,12 +73,12 @@ class Schedules:
                 self._note(ledger, scheduler, bool(counts), rates)
 
     def note_rate(self, ledger: AuditedLedger) -> None:
-        """A step is made: is its learning rate 0, after others that were not?"""
+        """A step is made: is its learning rate 0, after others that were not, and from then on?"""
         optimizer = ledger.optimizer()
         if ledger in self.found and optimizer is not None:
             moves = any(isinstance(rate, Tensor) or rate > 0 for rate in _rates_of(optimizer))
             ledger.rate_was_above_zero |= moves
-            ledger.made_at_zero += ledger.rate_was_above_zero and not moves
+            ledger.made_at_zero = 0 if moves else ledger.made_at_zero + ledger.rate_was_above_zero
 
     def _note(self, ledger: AuditedLedger, scheduler, counts: bool, rates: list) -> None:
         number, last, now = getattr(scheduler, "last_epoch", None), self.numbers.get(scheduler), _rates(scheduler)

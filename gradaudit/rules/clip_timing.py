@@ -53,9 +53,10 @@ def clipped(history: History) -> Iterator[Finding]:
         yield finding(
             update.ledger, clip.where, f"gradients are clipped {when[kind]}", [update], reasons, fix=fix, **numbers
         )
-    if clip := next((clip for update in history.updates for clip in update.clips if clip.got_nothing), None):
+    empty = [u.clips[0] for u in history.updates if u.clips and all(clip.got_nothing for clip in u.clips)]
+    if empty:
         text = "the clip got no gradient, as from a generator of parameters that is used up"
-        yield finding(None, clip.where, text, level=ADVICE, fix="give it a list, or model.parameters() each time")
+        yield finding(None, empty[0].where, text, level=ADVICE, fix="give it a list, or model.parameters() each time")
 
 
 def _mistimed(update: AuditedUpdate, clip: Clip) -> str:

@@ -34,7 +34,7 @@ def scaled(history: History) -> Iterator[Finding]:
         scaler.update()
     Reported: pytorch/pytorch/pull/36601, conservationtechlab/animl-py/issues/298
     """
-    if history.refused:
+    if history.refused and history.failed:
         where, text = history.refused
         fix = "call update() once for each unscale_(), also where the step is skipped"
         yield finding(None, where, f"the scaler refused a call, which ended the script: {text}", fix=fix)

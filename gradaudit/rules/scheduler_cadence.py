@@ -88,7 +88,9 @@ def _of_another_length(history: History, ledger: AuditedLedger, updates: list[Au
 def _at_rate_zero(ledger: AuditedLedger) -> Iterator[Finding]:
     """Updates at a learning rate of 0 after others, so that the schedule came to its end before the run did."""
     if ledger.made_at_zero > 1:
-        text = f"{ledger.made_at_zero} of {count_noun(ledger.made, 'update')} were made at a learning rate of 0, "
-        text += "after others: the schedule came to its end before the run did"
+        text = (
+            f"the last {ledger.made_at_zero} of {count_noun(ledger.made, 'update')} were made at a learning rate of 0: "
+        )
+        text += "the schedule came to its end before the run did"
         fix = "count its length in this run's updates; a scheduler that Accelerate prepared steps once for each rank"
         yield finding(ledger, ledger.updates[-1].where, text, fix=fix, at_zero=ledger.made_at_zero)

@@ -52,7 +52,7 @@ def two_steps_in_a_row(ledger: AuditedLedger, second: AuditedUpdate) -> str | No
     """What to do where the second of two steps found what the first had used, or nothing if that was zeroed."""
     place = ledger.updates.index(second)
     first = ledger.updates[place - 1]
-    new = second.fresh or second.assigned or second.skipped or second.came_as_zeros or second.zeros
+    new = second.at != first.at or second.assigned or second.skipped
     if not place or new or not first.fresh:
         return None
     if first.where == second.where:

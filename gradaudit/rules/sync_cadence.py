@@ -49,6 +49,8 @@ def synced(history: History) -> Iterator[Finding]:
                 fix = "call the wrapper itself, not .module"
             numbers = {"not_averaged": len(apart), "updates": len(updates)}
             reasons = [CHANGED] * any(update.rewritten for update in ledger.filled)
+            if all(u.fresh[-1].beside and any(call.synced for call in u.fresh) for u in apart):
+                reasons.append("what goes beside the wrapper may be the same on all ranks, as a penalty on the weights")
             yield finding(ledger, apart[0].fresh[-1].where, text, apart, reasons, fix=fix, **numbers)
         if ledger.unwrapped:
             text = (
@@ -56,7 +58,7 @@ def synced(history: History) -> Iterator[Finding]:
             )
             text += "the wrapper doesn't know them"
             fix = "wrap the model after all of its layers are there"
-            reasons = [CHANGED] * any(update.rewritten for update in ledger.filled)
+            reasons = [CHANGED] * (ledger.hooked or any(update.rewritten for update in ledger.filled))
             yield finding(ledger, ledger.updates[0].where, text, reasons=reasons, fix=fix, unwrapped=ledger.unwrapped)
         # One process alone may leave out no_sync(), as some libraries do for it. With FSDP, to reduce each time is to
         # hold shards and not whole gradients.

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from gradaudit.history import History, count_noun
+from gradaudit.lines import condition_of
 from gradaudit.rules.rule import ADVICE, Finding, finding, rule
 
 _LOGGED = re.compile(r"avg|average|mean|running|total|epoch|log|smooth|ema|best|val|eval|metric|hist", re.I)
@@ -29,13 +30,19 @@ def unused_losses(history: History) -> Iterator[Finding]:
         (loss + penalty).backward()
     Reported: mims-harvard/TFC-pretraining/issues/37
     """
-    for where, went, made, period in history.left_out:
-        text = f"{went} of {count_noun(made, 'loss')} made at this line went back" + f", one in {period}" * (period > 0)
+    for where, went, made in history.left_out if len(history.left_out) == 1 else ():
+        text = f"{went} of {count_noun(made, 'loss')} made at this line went back"
+        reasons = [] if _under_the_steps_test(history, where) else ["the others may be left out on purpose"]
         fix = "call backward() on each micro-batch's loss: only the step belongs into the condition"
-        reasons = () if period else ["the others may be left out on purpose"]
         yield finding(None, where, text, reasons=reasons, fix=fix, went_back=went, made=made)
     for name, where, seen in history.unused_losses:
         if seen >= 3 and not _LOGGED.search(name):
             many = count_noun(seen, "update")
             text = f"no backward call reaches the loss {name}, which has a graph; it was there before {many}"
             yield finding(None, where, text, fix="", level=ADVICE, loss=name, updates=seen)
+
+
+def _under_the_steps_test(history: History, loss: str) -> bool:
+    """Whether backward() stands with the step under a test that counts, as `(i + 1) % n == 0`, and the loss doesn't."""
+    tests = {(condition_of(u.where), condition_of(u.fresh[0].where)) for u in history.updates if u.fresh}
+    return any(step is not None and step == backward != condition_of(loss) for step, backward in tests)
