@@ -345,7 +345,7 @@ class History:
         declared: From which update on, counted over all optimizers, how many micro-batches a window is to hold.
         by_framework: A framework's name, and how many micro-batches it was told that a window is to hold.
         unused_losses: Of those that no backward call reaches: name, place, before how many updates it was there.
-        left_out: Lines of which only some losses went back: the place, how many did, of how many.
+        left_out: Where losses go back from one line alone, and not all: the place, how many did, of how many.
         losses: How many losses with a graph PyTorch's functions made.
         unowned: How many parameters have gradients that nothing is seen to use, and where the first of them came.
         unowned_shapes: Of these parameters.
@@ -366,7 +366,7 @@ class History:
     declared: list[tuple[int, int]] = field(default_factory=list)
     by_framework: tuple[str, int] | None = None
     unused_losses: list[tuple[str, str, int]] = field(default_factory=list)
-    left_out: list[tuple[Place, int, int]] = field(default_factory=list)
+    left_out: tuple[Place, int, int] | None = None
     losses: int = 0
     unowned: tuple[int, str] = (0, "")
     unowned_shapes: Counter = field(default_factory=Counter)

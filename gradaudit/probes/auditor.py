@@ -82,7 +82,7 @@ class Auditor(Listener):
         self.history.cut_short, self.history.by_framework = self.epochs.is_cut_short(), declared()
         self.history.leave_out_zeros()
         self.history.unused_losses, self.history.left_out = self.named.unused(), self.made.left_out()
-        self.history.losses = self.made.count()
+        self.history.losses = self.made.made
 
     def overlapped(self) -> None:
         self.history.overlapping = True

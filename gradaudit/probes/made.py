@@ -17,7 +17,7 @@ from gradaudit.observe.uncompiled import backward_is_compiled
 
 _FUNCTIONS = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss", "kl_div",
               "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss")  # fmt: skip
-_MOST = 300  # losses of one line that are followed, the first
+_MOST = 1_000  # losses that are followed, the first
 
 
 class _Thread(threading.local):
@@ -28,16 +28,20 @@ class MadeLosses:
     """Watches PyTorch's loss functions, and the nodes of the losses that they make.
 
     Attributes:
+        made: How many losses are followed.
         sites: By call site: its place, and for each loss in order whether something went back through it.
     """
 
     def __init__(self, observer: Observer) -> None:
         self.observer, self.thread = observer, _Thread()
+        self.made = 0
         self.sites: dict[tuple, tuple[Place, list[bool]]] = {}
         for name in _FUNCTIONS:
             observer.patch(functional, name, self._around_loss)
 
     def _around_loss(self, *_, **__) -> Generator:
+        if self.made >= _MOST:
+            return
         outer, self.thread.inside = self.thread.inside, True
         try:
             loss = yield
@@ -47,18 +51,18 @@ class MadeLosses:
             return
         where, *site = caller_location()
         where, went_back = self.sites.setdefault(tuple(site), (where, []))
-        if len(went_back) < _MOST and not (loss.is_cpu and not isfinite(loss.item())):  # nan is left out on purpose
-            index = len(went_back)
+        if not (loss.is_cpu and not isfinite(loss.item())):  # nan is left out on purpose
+            self.made, index = self.made + 1, len(went_back)
             went_back.append(False)
             loss.grad_fn.register_prehook(self.observer.guard(lambda _: went_back.__setitem__(index, True)))
 
-    def left_out(self) -> list[tuple[Place, int, int]]:
-        """Lines of which only some losses went back: the place, how many did, and of how many."""
-        counts = [(where, sum(went), len(went)) for where, went in self.sites.values()]
-        return [each for each in counts if 0 < each[1] < each[2]]
+    def left_out(self) -> tuple[Place, int, int] | None:
+        """Where losses go back from one line alone, and not all: the place, how many did, and of how many.
 
-    def count(self) -> int:
-        return sum(len(went) for _, went in self.sites.values())
+        Beside other losses, one may have its turn only now and then, as a generator's or a penalty's.
+        """
+        counts = [(where, sum(went), len(went)) for where, went in self.sites.values() if any(went)]
+        return counts[0] if len(counts) == 1 and counts[0][1] < counts[0][2] else None
 
 
 def _is_traced() -> bool:

@@ -30,7 +30,8 @@ def unused_losses(history: History) -> Iterator[Finding]:
         (loss + penalty).backward()
     Reported: mims-harvard/TFC-pretraining/issues/37
     """
-    for where, went, made in history.left_out if len(history.left_out) == 1 else ():
+    if history.left_out:
+        where, went, made = history.left_out
         text = f"{went} of {count_noun(made, 'loss')} made at this line went back"
         reasons = [] if _under_the_steps_test(history, where) else ["the others may be left out on purpose"]
         fix = "call backward() on each micro-batch's loss: only the step belongs into the condition"
