@@ -54,7 +54,7 @@ def test_other_bugs_in_the_solution_are_found_at_the_end(train_py):
     for old, new in BUGS.items():
         assert source.count(old) == 1
         source = source.replace(old, new)
-    assert failed(train_py(source)) == ["exact", "ranks", "loss"]
+    assert failed(train_py(source)) == ["exact", "ranks", "audit", "loss"]
 
 
 def test_ranks_that_wait_for_each_other_are_told_so(train_py, tmp_path, monkeypatch):
