@@ -40,12 +40,8 @@ def judge(history: History) -> list[Finding]:
 
 
 def _found_by(name: str, history: History) -> list[Finding]:
-    guard, rule = (
-        Guard(
-            f"The auditor's rule {name}", "its findings are missing", partial(history.failed_rules.__setitem__, name)
-        ),
-        RULES[name],
-    )
+    rule, note = RULES[name], partial(history.failed_rules.__setitem__, name)
+    guard = Guard(f"The auditor's rule {name}", "its findings are missing", note)
 
     def judged() -> Iterator[Finding]:
         if not rule.judges(history):

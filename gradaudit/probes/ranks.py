@@ -50,17 +50,18 @@ class Ranks:
 
     def received(self, ledger: AuditedLedger, call: AuditedCall) -> None:
         """A call has brought gradients to a ledger, through the wrapper of its parameters, which averages, or not."""
-        for wrapper, ids in self.wrapped.items():
-            if ids.isdisjoint(ledger.gradients.ids):
-                continue
-            ranks, synced = wrapper.process_group.size(), self.thread.synced.pop(wrapper, None)
-            if synced is not None:
-                call.synced, call.ranks = synced, ranks
-            elif call.synced is None and ranks > 1:
-                call.synced, call.ranks, call.beside = False, ranks, True
-            others = [p for p in ledger.gradients.parameters if id(p) not in ids and p.grad is not None]
-            if ranks > 1 and not any(id(p) in known for p in others for known in self.wrapped.values()):
-                ledger.unwrapped = max(ledger.unwrapped, len(others))
+        parameters = ledger.gradients.parameters
+        reached = {id(parameters[index]) for index in ledger.gradients.touched}
+        through = [wrapper for wrapper, ids in self.wrapped.items() if not ids.isdisjoint(reached)]
+        ranks = max((wrapper.process_group.size() for wrapper in through), default=1)
+        flags = [self.thread.synced.pop(wrapper) for wrapper in through if wrapper in self.thread.synced]
+        if flags:
+            call.synced, call.ranks, call.beside = all(flags), ranks, False
+        elif call.synced is None and ranks > 1:
+            call.synced, call.ranks, call.beside = False, ranks, True
+        if ranks > 1:
+            known = set().union(*self.wrapped.values())
+            ledger.unwrapped = max(ledger.unwrapped, sum(p.grad is not None and id(p) not in known for p in parameters))
 
     def _around_forward(self, module, *args, **kwargs) -> Generator:
         if torch.is_grad_enabled():  # by default the flag at the forward counts

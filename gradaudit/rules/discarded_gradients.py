@@ -18,8 +18,8 @@ _PREPARED = (
     "call zero_grad() after step(): inside accelerator.accumulate(), a prepared optimizer zeroes only in the last "
     "micro-batch of a window, and before its backward that drops all the others"
 )
-_LATER = "other optimizers made steps, and this one none, which may come later"
-_DROPPED_WHOLE = "whole windows were dropped without a step, which may be intended"
+LATER = "other optimizers made steps, and this one none, which may come later"
+DROPPED_WHOLE = "whole windows were dropped without a step, which may be intended"
 
 
 @rule("discarded-gradients", lambda history: history.calls, "no backward call was seen")
@@ -78,14 +78,14 @@ def _reasons(history: History, ledger: AuditedLedger, pairs: list[tuple]) -> Ite
     if useful and not any(call.site in _used_next(ledger, zeroing, useful) for zeroing, call in pairs):
         yield "the next step never uses a call from there, which may be intended"
     if useful and whole_windows(ledger, by_zeroing(pairs)):
-        yield _DROPPED_WHOLE
+        yield DROPPED_WHOLE
     used = {call.forward for call in history.calls if ledger in call.users}
     if used.issuperset(call.forward for _, call in pairs):
         yield "another call through the same forward pass reached a step"
     if any(zeroing.put_back for zeroing in zeroings):
         yield "the script writes to .grad itself before the step, perhaps what it has read there"
     if comes_later(history, ledger):
-        yield _LATER
+        yield LATER
 
 
 def _used_next(ledger: AuditedLedger, zeroing: Zeroing, useful: set[tuple]) -> set[tuple]:

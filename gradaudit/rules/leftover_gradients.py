@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, count_noun
 from gradaudit.lines import condition_of
-from gradaudit.rules.discarded_gradients import by_zeroing, comes_later, useful_sites, whole_windows
+from gradaudit.rules.discarded_gradients import (
+    DROPPED_WHOLE,
+    LATER,
+    by_zeroing,
+    comes_later,
+    useful_sites,
+    whole_windows,
+)
 from gradaudit.rules.irregular_window import carried_over, why_of_any_size
 from gradaudit.rules.rule import CHANGED, Finding, by_framework, finding, rule
 
@@ -69,9 +76,9 @@ def _reasons(history: History, ledger: AuditedLedger, calls: list[AuditedCall]) 
     if useful and all(call.site not in useful or call.site in read for call in calls):
         yield "no call from there ever reaches a step, which may be intended"
     if ledger.lost_calls and whole_windows(ledger, [*by_zeroing(ledger.lost_calls), calls]):
-        yield "whole windows were dropped without a step, which may be intended"
+        yield DROPPED_WHOLE
     if comes_later(history, ledger):
-        yield "other optimizers made steps, and this one none, which may come later"
+        yield LATER
 
 
 def _why_carried(ledger: AuditedLedger, window: AuditedUpdate, usual: AuditedUpdate | None) -> Iterator[str]:

@@ -111,14 +111,13 @@ def _of_a_loss(
     if column.reduction == "sum":
         return None
     reasons = list(_why_scaled(ledger, full))
-    weighted = first.factor not in (1, None) or any(
-        term.times for term in column.terms
-    )  # a weight may cancel a division
+    # a weight may cancel a division
+    weighted = first.factor not in (1, None) or any(term.times for term in column.terms)
     if not weighted and all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
         text = f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full"
         text += f", so every update is {n} times too large"
         fix = by_framework(history, ledger, where, accelerate=_PASS_N.format(n), transformers=_NOT_DIVIDED)
-        reasons += why_added_up(full, [column])
+        reasons += why_added_up(full)
         return finding(ledger, loss_of(where), text, full, reasons, fix=fix, **numbers)
     if len(columns) == 1 and len(first.fresh) == n and all(isclose(each.share * n, 1, rel_tol=1e-3) for each in alike):
         text = f"the loss is divided by {n} twice, so every update is {n} times too small"
@@ -133,7 +132,7 @@ def _of_a_loss(
         return finding(ledger, where, text, full, level=UNDECIDED, fix="", **numbers)
     factors = {_factor_alone(each[k], n) for each in map(columns_of, full) if each and len(each) > k}
     (factor,) = factors if len(factors) == 1 and not first.on_ranks else (None,)
-    if factor is not None and not reasons and not any(why_added_up(full, [column])):
+    if factor is not None and not reasons and not any(why_added_up(full)):
         text = f"each of {count_noun(n, 'micro-batch')} has a loss with the factor {factor:g} and no division by {n}: "
         text += f"the coefficients of a window add up to {column.share:g}, where {factor:g} may be meant"
         return finding(ledger, loss_of(where), text, full, level=UNDECIDED, fix="", **numbers)
@@ -173,10 +172,8 @@ def _tails(
                 reasons.append("it is in the middle of an epoch, as where a micro-batch is left out")
             if late:
                 reasons.append("the first window is short as well")
-            where, told = (
-                division_of(update.fresh[0].where),
-                f"{COUNT_TOKENS}: it counts what a window really holds",
-            )
+            where = division_of(update.fresh[0].where)
+            told = f"{COUNT_TOKENS}: it counts what a window really holds"
             fix = by_framework(history, ledger, where, transformers=told) or "divide by what the window holds"
             numbers = {"short_window": update.size, "factor": ratio, "window": n}
             yield finding(ledger, where, text, [update], reasons, fix=fix, **numbers)
@@ -205,7 +202,7 @@ def _why_scaled(ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator
         yield "the update by hand may divide"
 
 
-def why_added_up(full: list[AuditedUpdate], columns: list[Column]) -> Iterator[str]:
+def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
     """Why the losses of a window may be meant to be added up, as those of several tasks are."""
     calls = [update.micro_batches for update in full[:_LOOKED_AT]]
     several, because = all(len(each) > 1 for each in calls), "a sum may be meant: "

@@ -68,7 +68,7 @@ def _means_of_means(
     weights = [term.per_item * sum(column.counts) / column.share for term in column.terms]
     text = f"micro-batches of {_listed(column.counts)} samples or tokens count alike, which is "
     text += f"{_listed(weights, '.2g')} times what they should"
-    level, reasons = ERROR, list(why_added_up([u for u in updates if u.size == len(column.terms)], [column]))
+    level, reasons = ERROR, list(why_added_up([u for u in updates if u.size == len(column.terms)]))
     if any(term.by_class for _, column in uneven for term in column.terms):
         level, reasons = ADVICE, ["classes have weights, so a mean of means may be chosen"]
     elif any(other.items_count_alike for update, _ in uneven for other in columns_of(update)):
