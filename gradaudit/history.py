@@ -3,18 +3,15 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import isfinite
 
 import torch
 from torch import Tensor
 
 from gradaudit.callsite import Place
 from gradaudit.observe.ledger import Call, Kept, OptimizerLedger, Update
-from gradaudit.observe.optimizers import may_collect, steps_its_own_way
 from gradaudit.observe.samples import Sample, sample
 
-_A_LARGE_LIMIT = 100  # of a norm; and a limit for scaled gradients is no less than a hundredth of the scale
-_OUT_OF_REACH = 1_000  # a limit that only a divergent run would reach
 _SAMPLED = 3  # parameters whose numbers are remembered
 PROBED_GRAPHS = 20  # backward calls whose graphs are looked at in full
 
@@ -154,16 +151,6 @@ class Clip:
         return self.after > 0 and self.tensors == 0
 
     @property
-    def allows_for_the_scale(self) -> bool:
-        """Has the limit been multiplied by the scaler's factor? A limit by itself is hardly ever this large."""
-        return self.scaled != 1 and _A_LARGE_LIMIT < self.limit < inf and self.limit > self.scaled / _A_LARGE_LIMIT
-
-    @property
-    def only_measures(self) -> bool:
-        """Is its limit infinite, or so far above the norm that it is not meant to be reached?"""
-        return self.limit == inf or (self.limit >= _OUT_OF_REACH and (self.norm or inf) < self.limit / _A_LARGE_LIMIT)
-
-    @property
     def norm(self) -> float | None:
         """What was clipped, if it was clipped by norm and is finite."""
         norm = None if self.total is None else float(self.total)
@@ -249,8 +236,6 @@ class AuditedLedger(OptimizerLedger):
     """A ledger, and what is known of the optimizer.
 
     Attributes:
-        own_step: Its step is the script's own, and may collect, divide or keep gradients.
-        collects: It may keep gradients in another way.
         by_itself: Its parameters are updated, though no step of it is made: by hand, or in hooks.
         loose: It is of tensors that are no parameters of a module, such as an attack's perturbation.
         taken: They are those of a copy of its model, which has a ledger of its own.
@@ -293,7 +278,6 @@ class AuditedLedger(OptimizerLedger):
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
-        self.own_step, self.collects = steps_its_own_way(args[0]), may_collect(args[0])
         self.left_over: list[AuditedCall] = []
         self.never: Counter[tuple[int, ...]] = Counter()
         self.idle: dict[int, int] = {}

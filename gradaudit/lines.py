@@ -5,10 +5,8 @@ import linecache
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import chain
 
 from gradaudit.callsite import Place
-from gradaudit.history import AuditedUpdate
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -18,7 +16,6 @@ _OF_MICRO_BATCHES = re.compile(
     r"\b(x|inputs?|images?|tokens)\b.*\b(y|labels?|targets?)\b",
     re.I,
 )
-_ENDS = re.compile(r"\b(is_)?(done|terminal|terminated|truncated|episode_(over|ended))\b", re.I)
 _DRAWS = re.compile(r"^next$|(next|get|load|sample|fetch)_?batch", re.I)
 _OF_A_LOSS = ("loss-scale", "token-weights")  # rules about what a loss is divided by
 
@@ -137,63 +134,18 @@ def _at(known: Place, line: int) -> Place:
     return found
 
 
-# Where both are in one loop, a condition counts micro-batches. A loop of its own may go over micro-batches as well, and
-# also over whatever has a loss: agents, scales, the steps of a sequence. What it says tells, and where it says nothing,
-# nobody knows.
+# A loop that calls backward and doesn't step goes over micro-batches, or over whatever has a loss: agents, scales, the
+# steps of a sequence. What its head says tells.
 
 
-def go_over_something(windows: Iterable[AuditedUpdate]) -> bool:
-    """Does the loop around the backward calls of each window go over nobody knows what?"""
-    return all(_goes_over_something(*places) for places in {(w.fresh[0].where, w.where) for w in windows})
-
-
-def _goes_over_something(call: str, step: str) -> bool:
-    """Is the call, at "file:line", in a loop of its own of which nothing says that it goes over micro-batches?
-
-    Where both are in one loop, and the step comes when an episode ends, it goes over what the episode is made of.
-    """
-    own = _own_loops(call, step)
-    return not any(map(_of_micro_batches, own)) if own else _comes_with_an_end(call, step)
-
-
-def _comes_with_an_end(call: str, step: str) -> bool:
-    """Is the step made, or a helper called that makes it, when an episode ends?"""
-    (tree, line), (module, _) = place(step), place(call)
-    name = getattr(_surroundings(tree, line)[0], "name", "")
-    calls = [node.lineno for node in _calls([module] if module else []) if _name(node.func) == name]
-    tests = chain(_tests_around(tree, line), *(_tests_around(module, each) for each in calls))
-    return any(_ENDS.search(ast.unparse(test)) for test in tests)
-
-
-def _own_loops(call: str, step: str) -> list[ast.stmt]:
-    """The loops around the call that are not around the step; none if that is not known.
-
-    Either may be in a helper. What counts then is where that is called, in the first function that comes to both.
-    """
-    (tree, line), (other, step_line) = place(call), place(step)
-    if tree is None or other is None:
-        return []
-    function, same = _surroundings(tree, line)[0], _surroundings(other, step_line)[0]
-    for module in dict.fromkeys([tree, other]):
-        for start in [function] if function is same else _functions(module):
-            lines, step_lines = _ways(module, start, function, line), _ways(module, start, same, step_line)
-            if lines and step_lines:
-                loops, around = (_surroundings(module, each[0])[1] for each in (lines, step_lines))
-                return loops[len(around) :] if loops[: len(around)] == around else []
-    return []
-
-
-def _functions(tree: ast.Module) -> list[ast.AST]:
-    return [tree, *(node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS))]
-
-
-def _ways(tree: ast.Module, start: ast.AST, function: ast.AST, line: int) -> list[int]:
-    """The lines of one function that lead to a line of another: the line itself, or calls of something of its name."""
-    if start is function:
-        return [line]
-    name = getattr(function, "name", "")
-    calls = (node for node in _calls([start]) if _name(node.func) == name)
-    return [node.lineno for node in calls if _surroundings(tree, node.lineno)[0] is start]
+def goes_over_else(call: str, step: str) -> bool:
+    """Whether a loop around the call alone, in one function with the step, doesn't say that it takes micro-batches."""
+    (tree, line), (same, step_line) = place(call), place(step)
+    if tree is None or tree is not same or _surroundings(tree, line)[0] is not _surroundings(tree, step_line)[0]:
+        return False
+    around = _surroundings(tree, step_line)[1]
+    own = [loop for loop in _surroundings(tree, line)[1] if loop not in around]
+    return bool(own) and not any(map(_takes_micro_batches, own))
 
 
 def _surroundings(tree: ast.Module, line: int) -> tuple[ast.AST, list[ast.stmt]]:
@@ -209,14 +161,12 @@ def _surroundings(tree: ast.Module, line: int) -> tuple[ast.AST, list[ast.stmt]]
     return function, loops
 
 
-def _of_micro_batches(loop: ast.stmt) -> bool:
+def _takes_micro_batches(loop: ast.stmt) -> bool:
     """Does its head name them, or go in steps through an array, or does its body draw a batch?"""
     head = [loop.test] if isinstance(loop, ast.While) else [loop.target, loop.iter]
-    if _OF_MICRO_BATCHES.search(" ".join(map(ast.unparse, head))):
-        return True
-    if any(_name(call.func) == "range" and len(call.args) > 2 for call in _calls(head)):
-        return True
-    return any(_DRAWS.search(_name(call.func)) for call in _calls([*head, *loop.body]))
+    steps = any(_name(call.func) == "range" and len(call.args) > 2 for call in _calls(head))
+    draws = any(_DRAWS.search(_name(call.func)) for call in _calls([*head, *loop.body]))
+    return steps or draws or bool(_OF_MICRO_BATCHES.search(" ".join(map(ast.unparse, head))))
 
 
 def _names(parts: Iterable[ast.AST]) -> set[str]:

@@ -7,7 +7,7 @@ from math import isfinite
 
 from gradaudit.history import AuditedCall, AuditedLedger, History, count_noun
 from gradaudit.observe.ledger import Zeroing
-from gradaudit.rules.rule import ADVICE, ERROR, OWN_STEP, Finding, by_framework, finding, rule
+from gradaudit.rules.rule import ADVICE, ERROR, Finding, by_framework, finding, rule
 
 _OVERWRITTEN = "zero with set_to_none=False, and fill .grad with zeros before the first window, so it keeps its memory"
 _PREPARE = (
@@ -72,26 +72,24 @@ def _counts(history: History, ledger: AuditedLedger, zeroing: Zeroing, call: Aud
 
 
 def _reasons(history: History, ledger: AuditedLedger, pairs: list[tuple]) -> Iterator[str]:
-    useful, zeroings = useful_sites(history, ledger), dict.fromkeys(zeroing for zeroing, _ in pairs)
-    if ledger.own_step or ledger.collects:
-        yield OWN_STEP
-    if useful and not any(call.site in _used_next(ledger, zeroing, useful) for zeroing, call in pairs):
+    useful = useful_sites(history, ledger)
+    if useful and not any(call.site in (_used_after(ledger, zeroing) or useful) for zeroing, call in pairs):
         yield "the next step never uses a call from there, which may be intended"
     if useful and whole_windows(ledger, by_zeroing(pairs)):
         yield DROPPED_WHOLE
     used = {call.forward for call in history.calls if ledger in call.users}
     if used.issuperset(call.forward for _, call in pairs):
         yield "another call through the same forward pass reached a step"
-    if any(zeroing.put_back for zeroing in zeroings):
+    if any(zeroing.put_back for zeroing, _ in pairs):
         yield "the script writes to .grad itself before the step, perhaps what it has read there"
-    if comes_later(history, ledger):
+    if not ledger.made and history.stepped:
         yield LATER
 
 
-def _used_next(ledger: AuditedLedger, zeroing: Zeroing, useful: set[tuple]) -> set[tuple]:
-    """From where the calls come that the next update used after a zeroing: where none, those of any update."""
+def _used_after(ledger: AuditedLedger, zeroing: Zeroing) -> set[tuple]:
+    """Where the calls come from that the update after a zeroing used."""
     after = next((update for update in ledger.updates if update.number > zeroing.after), None)
-    return {call.site for call in after.fresh} if after and after.fresh else useful
+    return {call.site for call in after.fresh} if after else set()
 
 
 def _fix(history: History, ledger: AuditedLedger, where: str) -> str | None:
@@ -130,11 +128,6 @@ def by_zeroing(pairs: Iterable[tuple[Zeroing, AuditedCall]]) -> list[list[Audite
     for zeroing, call in pairs:
         dropped.setdefault(zeroing, []).append(call)
     return list(dropped.values())
-
-
-def comes_later(history: History, ledger: AuditedLedger) -> bool:
-    """Whether the steps of this optimizer may only begin after the run, as other optimizers made some."""
-    return not ledger.made and bool(history.stepped) and not ledger.by_itself
 
 
 def whole_windows(ledger: AuditedLedger, dropped: list[list]) -> bool:

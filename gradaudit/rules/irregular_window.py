@@ -1,23 +1,26 @@
 """How many micro-batches each window holds: as many as the others, or as were declared.
 
 Several sizes are those of correct loops: a short window where an epoch ends, windows that only grow or only shrink,
-another size for a while, and windows whose losses are weighted by what they hold. What remains stands out.
+and windows whose losses are weighted by what they hold. What remains stands out.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from gradaudit.columns import columns_of
 from gradaudit.history import AuditedLedger, AuditedUpdate, History, count_noun, most_frequent
-from gradaudit.lines import condition_of, go_over_something
-from gradaudit.rules.rule import CHANGED, Finding, by_framework, finding, made_updates, rule
+from gradaudit.lines import condition_of
+from gradaudit.rules.rule import Finding, by_framework, finding, made_updates, rule
 
 _SOME = 20  # windows that others are compared with
 _ACCUMULATE = (
     "pass Accelerator(gradient_accumulation_steps={}), and put each micro-batch into "
     "`with accelerator.accumulate(model):`, which counts"
+)
+_NESTED = (
+    "each accumulate() counts a micro-batch, also one inside another: name all models in one, "
+    "accelerator.accumulate(model, other)"
 )
 
 
@@ -83,42 +86,35 @@ def _not_as_declared(history: History, ledger: AuditedLedger, updates: list[Audi
     if short and ((short[0] == 0 and len(pairs) > 1) or len(short) > len(pairs) / 2):
         different = sorted(different + short)
     if different:
-        first, fix = different[0], None
-        if who == "told to Accelerate" and all(meant % size == 0 for size, meant in pairs):
-            fix = "each accumulate() counts a micro-batch, also one inside another: name all models in one, "
-            fix += "accelerator.accumulate(model, other)"
-        yield _irregular(ledger, updates, first, f"{who}: {declared[first]}", fix=fix)
+        nested = who == "told to Accelerate" and all(meant % size == 0 for size, meant in pairs)
+        why, fix = f"{who}: {declared[different[0]]}", _NESTED if nested else None
+        yield _irregular(ledger, updates, different[0], why, fix=fix)
 
 
 def _uneven(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Finding]:
     judged, odd = _odd_window(ledger, updates)
-    if odd is not None and not _is_a_tail_carried_over(ledger, judged, odd):
-        window, n, fix = judged[odd.index], odd.usual, None
-        unknown = any(call.epoch is None for call in window.fresh) or len(window.epochs) > 1
-        an_epoch = ", or an epoch ended without one" * (unknown and window.size % n != 0)
-        why = {
-            "long": f"those around it {n}; a step was left out{an_epoch}",
-            "pattern": "in a pattern that repeats, and not only as a tail",
-            "first": f"most hold {n}",
-        }[odd.kind]
-        if odd.kind == "long":
-            fix = "count only micro-batches that ran backward, and let nothing jump over the step"
-        usual = next(update for update in updates if update.size == n)
-        off_by_one = odd.kind == "first" and window.size in (1, n - 1, n + 1) and {u.size for u in updates[1:-1]} <= {n}
-        reasons = [] if off_by_one else list(why_of_any_size(ledger, window, usual))
-        if off_by_one:
-            fix = by_framework(history, ledger, window.where, accelerate=_ACCUMULATE.format(max(2, n)))
-        if odd.kind == "long" and any(update.rewritten for update in ledger.filled):
-            reasons.append(CHANGED)
-        yield _irregular(ledger, updates, updates.index(window), why, reasons, fix)
+    if odd is None or _is_a_tail_carried_over(ledger, judged, odd):
+        return
+    window, n, fix = judged[odd.index], odd.usual, None
+    unknown = any(call.epoch is None for call in window.fresh) or len(window.epochs) > 1
+    why = {
+        "long": f"those around it {n}; a step was left out" + ", or an epoch ended without one" * unknown,
+        "pattern": "in a pattern that repeats, and not only as a tail",
+        "first": f"most hold {n}",
+    }[odd.kind]
+    if odd.kind == "first":
+        fix = by_framework(history, ledger, window.where, accelerate=_ACCUMULATE.format(max(2, n)))
+    if odd.kind == "long":
+        fix = "count only micro-batches that ran backward, and let nothing jump over the step"
+    usual = next(update for update in updates if update.size == n)
+    reasons = () if odd.kind == "first" else why_of_any_size(window, usual)
+    yield _irregular(ledger, updates, updates.index(window), why, reasons, fix)
 
 
-def why_of_any_size(ledger: AuditedLedger, window: AuditedUpdate, usual: AuditedUpdate) -> Iterator[str]:
+def why_of_any_size(window: AuditedUpdate, usual: AuditedUpdate) -> Iterator[str]:
     """Why a window that is longer or shorter than `usual` may be meant."""
-    sizes, columns = [update.size for update in countable(ledger)], columns_of(usual)
-    known = columns is not None and columns[0].reduction != "unknown"
-    alike = known and {call.site for call in usual.fresh} >= {call.site for call in window.fresh}
-    if not alike or of_any_length(sizes, usual.size) or go_over_something([window]) or window.fresh[0].graphs > 1:
+    columns, sites = columns_of(usual), {call.site for call in usual.fresh}
+    if not columns or columns[0].reduction == "unknown" or not sites >= {call.site for call in window.fresh}:
         yield "a window may be an episode, or hold one loss more than others"
 
 
@@ -223,22 +219,18 @@ def odd_window(sizes: Sequence[int], ends: set[int], usual: int) -> Odd | None:
     >>> odd_window([4, 4, 2, 4, 4, 2], set(), 4), odd_window([1, 1, 2, 2, 4, 4], set(), 4)
     (None, None)
     """
-    places = [k for k in range(len(sizes)) if not _is_tail(sizes, k, ends, usual)]
-    levels = [(size, list(group)) for size, group in groupby(places, key=sizes.__getitem__)]
-    if len(levels) < 2:
+    body = [k for k in range(len(sizes)) if not _is_tail(sizes, k, ends, usual)]
+    levels = [(size, list(places)) for size, places in groupby(body, key=sizes.__getitem__)]
+    order = [size for size, _ in levels]
+    if len(levels) < 2 or 2 * sum(sizes[k] == usual for k in body) < len(body):  # else no size is usual
         return None
-    distinct = sorted({size for size, _ in levels})
-    ramp = [size for size, _ in levels] in (distinct, distinct[::-1])
-    body = [sizes[k] for k in places]
-    alone = body[0] != usual == body[1] and body.count(usual) >= max(2, len(body) / 2)
-    if alone and (len(levels) == 2 or not ramp):
-        return Odd("first", places[0], usual) if body[0] <= usual + 1 else None
+    ramp = order in (sorted(set(order)), sorted(set(order), reverse=True))
+    if sizes[body[0]] != usual == sizes[body[1]] and len(body) > 2 and (len(levels) == 2 or not ramp):
+        return Odd("first", body[0], usual) if order[0] <= usual + 1 else None
     if ramp:
         return None
     if (period := _period(sizes)) and min(sizes[: period - 1]) < usual:
         return Odd("pattern", next(k for k, size in enumerate(sizes) if size < usual), usual)
-    if len(sizes) >= 6 and max(Counter(sizes).values()) <= len(sizes) / 3:  # no size is frequent
-        return None
     for (before, _), (size, long), (after, _) in zip(levels, levels[1:], levels[2:], strict=False):
         if len(long) == 1 and size > max(before, after):
             return Odd("long", long[0], max(before, after))
@@ -251,26 +243,8 @@ def _is_tail(sizes: Sequence[int], k: int, ends: set[int], usual: int) -> bool:
     after = sizes[k + 1] if k + 1 < len(sizes) else 0
     if not after:
         return sizes[k] < before and sizes[k] != usual
-    if k in ends and sizes[k] < max(before, after):
-        return True
     steady = before == after or (sizes[k - 2 : k - 1] == [before] and sizes[k + 2 : k + 3] == [after])
-    return sizes[k] < min(before, after, usual) and steady
-
-
-def of_any_length(sizes: Sequence[int], usual: int) -> bool:
-    """Are windows longer than usual by several amounts, or some longer and some shorter, as episodes are?
-
-    A step that is left out doubles a window, what is left over at an epoch's end adds the same to each, and a first
-    window may be off by one.
-
-    >>> of_any_length([5, 9, 5, 5, 8], 5), of_any_length([5, 6, 5, 5, 4, 5], 5), of_any_length([1, 2, 1, 1, 7], 1)
-    (True, True, True)
-    >>> of_any_length([4, 8, 4, 4, 12, 4], 4), of_any_length([4, 4, 6, 4, 6, 4, 4], 4), of_any_length([5, 4, 4, 2], 4)
-    (False, False, False)
-    """
-    longer = {size for size in sizes[1:] if size > usual and (usual == 1 or size % usual)}
-    shorter = {size for size in sizes[1:-1] if size < usual}
-    return len(longer) > 1 or bool(longer and shorter)
+    return sizes[k] < max(before, after) if k in ends else sizes[k] < min(before, after, usual) and steady
 
 
 def _period(sizes: Sequence[int]) -> int:
@@ -302,10 +276,6 @@ def _amounts(update: AuditedUpdate) -> tuple[float | None, float | None]:
     if not columns:
         return None, None
     first = columns[0]
-    items = sum(first.counts) if None not in first.counts else None
-    if first.reduction == "mean":
-        return first.share, items
-    weights = [term.per_item for term in first.terms]
-    if items is None or None in weights:
-        return first.share or None, None
-    return sum(weight * count for weight, count in zip(weights, first.counts, strict=True)), items
+    items = None if None in first.counts else sum(first.counts)
+    summed = first.reduction == "sum" and items is not None
+    return first.weight if summed else first.share or None, items

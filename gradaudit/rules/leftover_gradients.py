@@ -2,18 +2,11 @@
 
 from collections.abc import Iterator
 
-from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, count_noun
+from gradaudit.history import AuditedCall, AuditedLedger, History, count_noun
 from gradaudit.lines import condition_of
-from gradaudit.rules.discarded_gradients import (
-    DROPPED_WHOLE,
-    LATER,
-    by_zeroing,
-    comes_later,
-    useful_sites,
-    whole_windows,
-)
+from gradaudit.rules.discarded_gradients import DROPPED_WHOLE, LATER, by_zeroing, useful_sites, whole_windows
 from gradaudit.rules.irregular_window import carried_over, why_of_any_size
-from gradaudit.rules.rule import CHANGED, Finding, by_framework, finding, rule
+from gradaudit.rules.rule import Finding, by_framework, finding, rule
 
 _PREPARE = (
     "pass the data loader through accelerator.prepare(), and put each micro-batch into "
@@ -55,14 +48,13 @@ def left_over(history: History) -> Iterator[Finding]:
             more = f"{window.size - n} more than others: they were left over at "
             text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {more}"
             text += "an epoch's end" if usual is None else "apparently an epoch's end"
-            where, reasons = condition_of(window.where) or window.where, _why_carried(ledger, window, usual)
+            where, reasons = condition_of(window.where) or window.where, why_of_any_size(window, usual) if usual else ()
             yield finding(ledger, where, text, [window], reasons, size=window.size, usual=n)
 
 
 def _fix(history: History, ledger: AuditedLedger, calls: list[AuditedCall], where: str) -> str | None:
-    last, total = ledger.updates[-1:], len(history.calls_of(ledger))
-    fix = by_framework(history, ledger, where, accelerate=_PREPARE)
-    if fix is None and last and len(calls) > 2 * history.size(ledger) and len(calls) >= total / 2:  # it is no tail
+    fix, last = by_framework(history, ledger, where, accelerate=_PREPARE), ledger.updates[-1:]
+    if fix is None and last and 2 * len(calls) >= len(history.calls_of(ledger)):  # it is no tail
         fix = f"the last step, on line {last[0].where.rpartition(':')[2]}, came long before the end: let its "
         fix += "condition count micro-batches; a count of updates stands still as soon as no update is made"
     return fix
@@ -70,19 +62,13 @@ def _fix(history: History, ledger: AuditedLedger, calls: list[AuditedCall], wher
 
 def _reasons(history: History, ledger: AuditedLedger, calls: list[AuditedCall]) -> Iterator[str]:
     useful = useful_sites(history, ledger)
-    read = {call.site for _, call in ledger.lost_calls} - useful  # and then zeroed
     if history.cut_short:
         yield "the run ended in the middle of the data, before its step"
-    if useful and all(call.site not in useful or call.site in read for call in calls):
+    if useful and all(call.site not in useful for call in calls):
         yield "no call from there ever reaches a step, which may be intended"
     if ledger.lost_calls and whole_windows(ledger, [*by_zeroing(ledger.lost_calls), calls]):
         yield DROPPED_WHOLE
-    if comes_later(history, ledger):
+    if not ledger.made and history.stepped:
         yield LATER
 
 
-def _why_carried(ledger: AuditedLedger, window: AuditedUpdate, usual: AuditedUpdate | None) -> Iterator[str]:
-    if any(update.rewritten for update in ledger.filled):
-        yield CHANGED
-    if usual is not None:  # the ends of epochs were not seen
-        yield from why_of_any_size(ledger, window, usual)

@@ -2,18 +2,17 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain, islice
 from math import inf, isclose, isfinite, prod
 
 from gradaudit.callsite import source
 from gradaudit.columns import Column, columns_of, divides, nearly_equal
 from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, count_noun
-from gradaudit.lines import division_of, go_over_something, loss_of
-from gradaudit.rules.irregular_window import of_any_length
+from gradaudit.lines import division_of, goes_over_else, loss_of
 from gradaudit.rules.rule import (
     CHANGED,
     ERROR,
-    OWN_STEP,
     UNDECIDED,
     Finding,
     by_framework,
@@ -104,45 +103,39 @@ def _of_a_loss(
 ) -> Finding | None:
     """How one loss of the full windows is scaled, if not by their size."""
     column, first, n = columns[k], full[0], full[0].size
-    # ranks that share a mean look buggy in one window by chance
-    alike = [each[k] for each in map(columns_of, full) if each and len(each) > k] if first.on_ranks else [column]
-    where = first.fresh[0].where
-    numbers = {"window": n, "factor": column.share, "coefficients": column.coefficients[:8], "loss": column.name}
     if column.reduction == "sum":
         return None
-    reasons = list(_why_scaled(ledger, full))
-    # a weight may cancel a division
-    weighted = first.factor not in (1, None) or any(term.times for term in column.terms)
+    # ranks that share a mean look buggy in one window by chance
+    alike = [each[k] for each in map(columns_of, full) if each and len(each) > k] if first.on_ranks else [column]
+    where, shares = first.fresh[0].where, [each.share for each in alike]
+    found = partial(finding, ledger, shown_in=full, window=n, factor=column.share, loss=column.name)
+    weighted = first.factor not in (1, None) or any(term.times for term in column.terms)  # which may cancel a division
     if not weighted and all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
         text = f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full"
         text += f", so every update is {n} times too large"
         fix = by_framework(history, ledger, where, accelerate=_PASS_N.format(n), transformers=_NOT_DIVIDED)
-        reasons += why_added_up(full)
-        return finding(ledger, loss_of(where), text, full, reasons, fix=fix, **numbers)
-    if len(columns) == 1 and len(first.fresh) == n and all(isclose(each.share * n, 1, rel_tol=1e-3) for each in alike):
+        return found(loss_of(where), text, reasons=[*_why_scaled(ledger, full), *why_added_up(full)], fix=fix)
+    if len(columns) == 1 and len(first.fresh) == n and all(isclose(share * n, 1, rel_tol=1e-3) for share in shares):
         text = f"the loss is divided by {n} twice, so every update is {n} times too small"
-        if (n == 2 and not column.name.startswith("NllLoss")) or any(term.times for term in column.terms):
-            reasons.append("it may have a weight, or be halved as squares and the losses of a critic are")
+        halved = (n == 2 and not column.name.startswith("NllLoss")) or weighted
+        reasons = ["it may have a weight, or be halved as squares and the losses of a critic are"] * halved
         fix = by_framework(history, ledger, where, transformers=_DIVIDES) or "divide once"
-        return finding(ledger, division_of(where), text, full, reasons, fix=fix, **numbers)
-    if first.on_ranks and not nearly_equal([each.share for each in alike]):
-        shares = ", ".join(f"{each.share:.3g}" for each in alike[:_SHOWN])
-        text = f"the coefficients of a window add up to {shares} on this rank; whether they add up to one mean over "
-        text += "all ranks cannot be seen from here"
-        return finding(ledger, where, text, full, level=UNDECIDED, fix="", **numbers)
-    factors = {_factor_alone(each[k], n) for each in map(columns_of, full) if each and len(each) > k}
-    (factor,) = factors if len(factors) == 1 and not first.on_ranks else (None,)
-    if factor is not None and not reasons and not any(why_added_up(full)):
+        return found(division_of(where), text, reasons=[*_why_scaled(ledger, full), *reasons], fix=fix)
+    if first.on_ranks and not nearly_equal(shares):
+        text = f"the coefficients of a window add up to {', '.join(f'{share:.3g}' for share in shares[:_SHOWN])} on "
+        text += "this rank; whether they add up to one mean over all ranks cannot be seen from here"
+        return found(where, text, level=UNDECIDED, fix="")
+    factor = _factor_alone(column, n)
+    if factor is not None and not first.on_ranks and not any(why_added_up(full)):
         text = f"each of {count_noun(n, 'micro-batch')} has a loss with the factor {factor:g} and no division by {n}: "
         text += f"the coefficients of a window add up to {column.share:g}, where {factor:g} may be meant"
-        return finding(ledger, loss_of(where), text, full, level=UNDECIDED, fix="", **numbers)
+        return found(loss_of(where), text, level=UNDECIDED, fix="")
     return None
 
 
 def _factor_alone(column: Column, n: int) -> float | None:
     """What a loss is multiplied by, if that alone makes its coefficients, and nothing divides by the window's size."""
-    factors = {prod(term.times) / (prod(term.over) or inf) for term in column.terms}
-    (factor,) = factors if len(factors) == 1 else (0.0,)
+    factor = prod(column.terms[0].times) / (prod(column.terms[0].over) or inf)
     alone = factor > 0 and all(isclose(c, factor, rel_tol=1e-3) for c in column.coefficients)
     usual = isclose(factor, 1, rel_tol=1e-3) or any(divides(n, term) for term in column.terms)
     return factor if alone and not usual and not isclose(factor * n, 1, rel_tol=1e-3) else None
@@ -152,31 +145,26 @@ def _tails(
     history: History, ledger: AuditedLedger, n: int, updates: list[AuditedUpdate], full: list[Column]
 ) -> Iterator[Finding]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
-    divided = all(divides(n, term) for term in full[0].terms)
-    if not divided and (full[0].coefficients[0] >= 1 or _factor_alone(full[0], n)):  # sums over samples, and weights
-        return
     late = updates[0].size < n  # a first window that is short is no tail, and later ones may be short because of it
     cut = {zeroing.after + 1 for zeroing, _ in ledger.lost_calls}  # windows of which something was zeroed
     short = [update for update in updates[late:] if update.size < n and update.number not in cut]
     ends = {update: ends_an_epoch(update, updates) for update in short}
     for update in sorted(ends, key=ends.get, reverse=True):  # what is certain before what may be meant
         tail = columns_of(update)
-        if tail is None or len(tail) != len(full) or not tail[0].reduction == full[0].reduction == "mean":
-            continue
-        ratio = tail[0].share / full[0].share
-        if not isclose(ratio, 1.0, rel_tol=1e-2) and isclose(ratio, update.size / n, rel_tol=1e-2):
-            text = f"a short window of {count_noun(update.size, 'micro-batch')} is divided by {n}, so its update is "
-            text += f"{ratio:.2f} of its mean gradient"
-            reasons = list(_why_scaled(ledger, [update]))
-            if not ends[update]:
-                reasons.append("it is in the middle of an epoch, as where a micro-batch is left out")
-            if late:
-                reasons.append("the first window is short as well")
-            where = division_of(update.fresh[0].where)
-            told = f"{COUNT_TOKENS}: it counts what a window really holds"
-            fix = by_framework(history, ledger, where, transformers=told) or "divide by what the window holds"
-            numbers = {"short_window": update.size, "factor": ratio, "window": n}
-            yield finding(ledger, where, text, [update], reasons, fix=fix, **numbers)
+        if tail and len(tail) == len(full) and all(divides(n, term) for term in full[0].terms):
+            ratio = tail[0].share / full[0].share
+            alike = tail[0].reduction == full[0].reduction == "mean"
+            if alike and isclose(ratio, update.size / n, rel_tol=1e-2):
+                text = f"a short window of {count_noun(update.size, 'micro-batch')} is divided by {n}, so its update "
+                text += f"is {ratio:.2f} of its mean gradient"
+                reasons = list(_why_scaled(ledger, [update]))
+                reasons += ["the first window is short as well"] * late
+                reasons += ["it is in the middle of an epoch, as where a micro-batch is left out"] * (not ends[update])
+                where = division_of(update.fresh[0].where)
+                told = f"{COUNT_TOKENS}: it counts what a window really holds"
+                fix = by_framework(history, ledger, where, transformers=told) or "divide by what the window holds"
+                numbers = {"short_window": update.size, "factor": ratio, "window": n}
+                yield finding(ledger, where, text, [update], reasons, fix=fix, **numbers)
 
 
 def ends_an_epoch(update: AuditedUpdate, updates: list[AuditedUpdate]) -> bool:
@@ -190,14 +178,10 @@ def ends_an_epoch(update: AuditedUpdate, updates: list[AuditedUpdate]) -> bool:
 
 def _why_scaled(ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[str]:
     """Why the gradient may be scaled in another way."""
-    if ledger.own_step:
-        yield OWN_STEP
-    if any(update.factor is None for update in updates[:1]):
+    if updates[0].factor is None:
         yield CHANGED
     if ledger.hooked:
         yield "gradients go through hooks of the script, which may change them"
-    if len({call.reach.get(ledger) for call in updates[0].micro_batches}) > 1:
-        yield "the window's backward calls reach different parameters, as those of several tasks do"
     if ledger.by_itself:
         yield "the update by hand may divide"
 
@@ -210,13 +194,11 @@ def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
         yield f"{because}one backward call takes the losses of a window along"
     if several and all(map(_from_different_places, calls)):
         yield f"{because}a helper is called for each from a line of its own"
-    if several and all(map(_of_several_data_sets, calls)):
-        yield f"{because}each is from a data set of its own"
+    if len({call.reach.get(full[0].ledger) for call in calls[0]}) > 1:
+        yield f"{because}the window's backward calls reach different parameters, as those of several tasks do"
     if _targets_are_labels(full[:_LOOKED_AT]):
         yield f"{because}their targets are labels, such as real and fake"
-    if of_any_length([u.size for u in full[0].ledger.filled if not u.skipped], full[0].size):
-        yield f"{because}the windows are of any length, as episodes are"
-    if go_over_something(full):
+    if all(goes_over_else(update.fresh[0].where, update.where) for update in full[:_LOOKED_AT]):
         yield "nothing says that the loop around them goes over micro-batches"
     if any(call.passes > 1 for call in calls[0]):
         yield f"{because}each goes back through the one before, as the steps of a sequence do"
@@ -225,13 +207,6 @@ def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
 def _from_different_places(calls: list[AuditedCall]) -> bool:
     alike = len({call.line for call in calls}) == len({call.synced for call in calls}) == 1
     return alike and len({call.path for call in calls}) == len(calls)
-
-
-def _of_several_data_sets(calls: list[AuditedCall]) -> bool:
-    first, *later = (call.drawn for call in calls)
-    at_once = len(first) == len(calls) and not any(later)
-    drawn = [each for each in (first, *later) if each]
-    return at_once or len({k for each in drawn for k in each}) == len(calls) == len(drawn)
 
 
 def _targets_are_labels(updates: list[AuditedUpdate]) -> bool:
