@@ -79,7 +79,7 @@ def _as_means(terms: list[Term]) -> list[Term]:
     for counts in zip(*(term.own for term in terms), strict=False):
         counts = [float(count) for count in counts]
         shares = [coefficient * count for coefficient, count in zip(coefficients, counts, strict=True)]
-        shown = all(count != n and divides(count, term) for count, term in zip(counts, terms, strict=True))
+        shown = all(divides(count, term) for count, term in zip(counts, terms, strict=True))
         explained = shown or _is_fraction(shares[0]) or not nearly_equal(counts)
         if min(counts) > 0 and nearly_equal(shares) and explained:
             mean = [_as_mean(term, share, count) for term, share, count in zip(terms, shares, counts, strict=True)]
@@ -89,13 +89,7 @@ def _as_means(terms: list[Term]) -> list[Term]:
 
 
 def _as_mean(term: Term, share: float, count: float) -> Term:
-    times, over = _without(1 / count, term.times), _without(count, term.over)
-    return replace(term, reduction="mean", value=share, scale=1.0, items=count, times=times, over=over)
-
-
-def _without(value: float, numbers: tuple[float, ...]) -> tuple[float, ...]:
-    place = next((k for k, number in enumerate(numbers) if isclose(number, value, rel_tol=1e-3)), len(numbers))
-    return numbers[:place] + numbers[place + 1 :]
+    return replace(term, reduction="mean", value=share, scale=1.0, items=count)
 
 
 def divides(count: float, term: Term) -> bool:

@@ -190,32 +190,18 @@ class AuditedUpdate(Update):
 
     @property
     def micro_batches(self) -> list[AuditedCall]:
-        """One backward call for each micro-batch, which is other data for the same parameters.
+        """One backward call for each micro-batch: of several calls through one forward pass, the first.
 
-        Several calls through one forward pass are one micro-batch, and so are calls that reach disjoint parameters.
         Of several lines that call backward equally often, each is called for every micro-batch: the first counts. If
         they do not, and their losses are alike, then they take turns, as where the last micro-batch is synchronised.
         """
-        forwards: dict[int, AuditedCall] = {}
-        for call in self.fresh:
-            forwards.setdefault(call.forward, call)
-        fresh = self._of_the_busiest_parameter(list(forwards.values()))
-        lines: dict[str, list[AuditedCall]] = {}
-        for call in fresh:
-            lines.setdefault(call.line, []).append(call)
-        most = max(lines.values(), key=len, default=[])
-        synced = {call.synced for call in fresh}
-        if len(lines) > 1 and (any(len(calls) < len(most) for calls in lines.values()) or len(synced) > 1):
-            return [call for call in fresh if call.line == most[0].line or call.kinds == most[0].kinds != ()]
-        return most
-
-    def _of_the_busiest_parameter(self, calls: list[AuditedCall]) -> list[AuditedCall]:
-        reaches = {call.reach.get(self.ledger) for call in calls} - {None}  # None: all parameters
-        if len(reaches) < 2 or frozenset.intersection(*reaches):
-            return calls
-        counts = Counter(place for call in calls for place in call.reach.get(self.ledger, ()))
-        busiest = max(counts, key=counts.get)
-        return [call for call in calls if self.ledger not in call.reach or busiest in call.reach[self.ledger]]
+        forwards = {call.forward: call for call in reversed(self.fresh)}
+        calls = [call for call in self.fresh if forwards[call.forward] is call]
+        lines = Counter(call.line for call in calls)
+        if len(set(lines.values())) < 2 and len({call.synced for call in calls}) < 2:
+            return [call for call in calls if call.line == calls[0].line]
+        most = next(call for call in calls if lines[call.line] == max(lines.values()))
+        return [call for call in calls if call.line == most.line or call.kinds == most.kinds != ()]
 
     @property
     def parts(self) -> list[list[Term]]:

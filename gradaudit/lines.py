@@ -88,19 +88,13 @@ def loss_of(call: Place) -> Place:
 
 def _computed(call: Place, counts: Callable[[ast.stmt], object]) -> Place:
     tree, line = place(call)
-    if tree is None:
-        return call
-    function = _surroundings(tree, line)[0]
-    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
-    called = _statement(function, line)
+    called = _statement(tree, line)
     if called is None or _division(called):
         return call
     names = _goes_backward_from(called)
-    conditions = [node for node in ast.walk(function) if isinstance(node, ast.If)]
-    elsewhere = [set(ast.walk(node)) for node in conditions if called not in ast.walk(node)]
-    before = [each for each in statements if each.lineno < line and counts(each) and names & _targets(each)]
-    before = [each for each in before if not any(each in other for other in elsewhere)] or before  # it may not run
-    return _at(call, max(each.lineno for each in before)) if before else call
+    nodes = [node for node in ast.walk(_surroundings(tree, line)[0]) if isinstance(node, ast.stmt)]
+    earlier = [node for node in nodes if not hasattr(node, "body") and node.lineno < line and names & _targets(node)]
+    return _at(call, max([node.lineno for node in earlier if counts(node)], default=line))
 
 
 def _goes_backward_from(statement: ast.stmt) -> set[str]:

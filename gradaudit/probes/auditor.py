@@ -162,7 +162,6 @@ class Auditor(Listener):
         if zeroing.calls:
             zeroing.where = where()
             zeroing.were_zeros = ledger.gradients.came_as_zeros  # the calls themselves had brought nothing but zeros
-            zeroing.put_back = False
             if ledger.moved or ledger.gradients.weight_versions() != ledger.weights:  # not only a step has read them
                 for call in zeroing.calls:
                     call.read = True
@@ -203,8 +202,11 @@ class Auditor(Listener):
         gradients = ledger.gradients
         update.assigned |= not (update.held or gradients.empty or update.skipped)
         update.assigned |= ledger.made == 1 and gradients.from_before
-        if ledger.lost:
-            self._note_what_was_put_back(ledger, update)
+        if update.assigned or update.replaced:  # perhaps by what the script has read
+            for call in (
+                call for zeroing in ledger.lost if zeroing.after == update.number - 1 for call in zeroing.calls
+            ):
+                call.read = True
         update.inside = bool(self.observer.running)
         self.schedules.note_rate(ledger)
         if ledger.made >= 4 and not ledger.made & (ledger.made - 1):  # now and then, while the model lives
@@ -234,16 +236,6 @@ class Auditor(Listener):
         if early and any(map(_is_hooked, ledger.gradients.parameters)):
             ledger.hooked = True
         ledger.samples = []
-
-    @staticmethod
-    def _note_what_was_put_back(ledger: AuditedLedger, update: AuditedUpdate) -> None:
-        """Gradients may be read before they are zeroed, and put back."""
-        for zeroing in reversed(ledger.lost):
-            if zeroing.after < update.number - 1:
-                break
-            zeroing.put_back = update.overwritten
-            for call in zeroing.calls if update.assigned or update.replaced else ():
-                call.read = True
 
     # The end of an optimizer
 

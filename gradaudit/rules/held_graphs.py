@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gradaudit.columns import nearly_equal
-from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedLedger, History, count_noun
+from gradaudit.history import PROBED_GRAPHS, AuditedCall, History, count_noun
 from gradaudit.rules.rule import ADVICE, Finding, finding, rule
 
 _MANY = 5  # graphs that are kept
@@ -33,8 +33,7 @@ def held_graphs(history: History) -> Iterator[Finding]:
         text = f"{count_noun(len(again), 'backward call')} went through a loss that an earlier one of the window had "
         text += "used, whose gradient counts again"
         fix = "call backward on each loss once, and detach() what is added up for the log"
-        reasons = ["it may be of one batch alone"] if len(again) == 1 else ()
-        yield finding(None, again[0].where, text, reasons=reasons, fix=fix, calls=len(again))
+        yield finding(None, again[0].where, text, fix=fix, calls=len(again))
     longest = max(history.calls, key=lambda call: call.passes, default=None)
     if longest is not None and longest.passes > 2:  # two losses of one forward pass make two
         text = f"backward call {longest.number} also went back through what was computed before {longest.passes - 1} "
@@ -51,14 +50,7 @@ def _counted_again(history: History) -> Iterator[AuditedCall]:
     """Backward calls on a loss whose gradient the same window held already."""
     for update in history.updates:
         before = {call.number: call for call in update.fresh if not (update.assigned or update.rewritten)}
-        again = [call for call in before.values() if call.again in before]
-        yield from (call for call in again if not _apart(call, before[call.again], update.ledger))
-
-
-def _apart(call: AuditedCall, other: AuditedCall, ledger: AuditedLedger) -> bool:
-    """Do they reach different parameters, as where each of two parts is named with `inputs`?"""
-    one, two = call.reach.get(ledger), other.reach.get(ledger)
-    return one is not None and two is not None and one.isdisjoint(two)
+        yield from (call for call in before.values() if call.again in before)
 
 
 def _kept(history: History) -> Iterator[Finding]:

@@ -107,15 +107,23 @@ def _uneven(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate
     if odd.kind == "long":
         fix = "count only micro-batches that ran backward, and let nothing jump over the step"
     usual = next(update for update in updates if update.size == n)
-    reasons = () if odd.kind == "first" else why_of_any_size(window, usual)
+    certain = odd.kind == "first" and {update.size for update in updates[1:-1]} <= {n}
+    reasons = () if certain else why_of_any_size(ledger, window, usual)
     yield _irregular(ledger, updates, updates.index(window), why, reasons, fix)
 
 
-def why_of_any_size(window: AuditedUpdate, usual: AuditedUpdate) -> Iterator[str]:
+def why_of_any_size(ledger: AuditedLedger, window: AuditedUpdate, usual: AuditedUpdate) -> Iterator[str]:
     """Why a window that is longer or shorter than `usual` may be meant."""
     columns, sites = columns_of(usual), {call.site for call in usual.fresh}
-    if not columns or columns[0].reduction == "unknown" or not sites >= {call.site for call in window.fresh}:
+    known = columns and columns[0].reduction != "unknown" and sites >= {call.site for call in window.fresh}
+    if not known or of_any_length(ledger, usual.size):
         yield "a window may be an episode, or hold one loss more than others"
+
+
+def of_any_length(ledger: AuditedLedger, usual: int) -> bool:
+    """Whether windows are longer than usual by several amounts, as episodes are. (A step left out doubles a window.)"""
+    sizes = [update.size for update in countable(ledger)]
+    return len({size for size in sizes[1:] if size > usual and (usual == 1 or size % usual)}) > 1
 
 
 def _irregular(
@@ -222,17 +230,18 @@ def odd_window(sizes: Sequence[int], ends: set[int], usual: int) -> Odd | None:
     body = [k for k in range(len(sizes)) if not _is_tail(sizes, k, ends, usual)]
     levels = [(size, list(places)) for size, places in groupby(body, key=sizes.__getitem__)]
     order = [size for size, _ in levels]
-    if len(levels) < 2 or 2 * sum(sizes[k] == usual for k in body) < len(body):  # else no size is usual
+    if len(levels) < 2:
         return None
     ramp = order in (sorted(set(order)), sorted(set(order), reverse=True))
-    if sizes[body[0]] != usual == sizes[body[1]] and len(body) > 2 and (len(levels) == 2 or not ramp):
+    is_usual = 2 * sum(sizes[k] == usual for k in body) >= max(len(body), 4)
+    if is_usual and sizes[body[0]] != usual == sizes[body[1]] and (len(levels) == 2 or not ramp):
         return Odd("first", body[0], usual) if order[0] <= usual + 1 else None
     if ramp:
         return None
     if (period := _period(sizes)) and min(sizes[: period - 1]) < usual:
         return Odd("pattern", next(k for k, size in enumerate(sizes) if size < usual), usual)
     for (before, _), (size, long), (after, _) in zip(levels, levels[1:], levels[2:], strict=False):
-        if len(long) == 1 and size > max(before, after):
+        if is_usual and len(long) == 1 and size > max(before, after):
             return Odd("long", long[0], max(before, after))
     return None
 

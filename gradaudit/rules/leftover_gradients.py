@@ -48,7 +48,10 @@ def left_over(history: History) -> Iterator[Finding]:
             more = f"{window.size - n} more than others: they were left over at "
             text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {more}"
             text += "an epoch's end" if usual is None else "apparently an epoch's end"
-            where, reasons = condition_of(window.where) or window.where, why_of_any_size(window, usual) if usual else ()
+            where, reasons = (
+                condition_of(window.where) or window.where,
+                why_of_any_size(ledger, window, usual) if usual else (),
+            )
             yield finding(ledger, where, text, [window], reasons, size=window.size, usual=n)
 
 
@@ -70,5 +73,3 @@ def _reasons(history: History, ledger: AuditedLedger, calls: list[AuditedCall]) 
         yield DROPPED_WHOLE
     if not ledger.made and history.stepped:
         yield LATER
-
-

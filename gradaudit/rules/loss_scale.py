@@ -10,6 +10,7 @@ from gradaudit.callsite import source
 from gradaudit.columns import Column, columns_of, divides, nearly_equal
 from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of, goes_over_else, loss_of
+from gradaudit.rules.irregular_window import of_any_length
 from gradaudit.rules.rule import (
     CHANGED,
     ERROR,
@@ -109,7 +110,7 @@ def _of_a_loss(
     alike = [each[k] for each in map(columns_of, full) if each and len(each) > k] if first.on_ranks else [column]
     where, shares = first.fresh[0].where, [each.share for each in alike]
     found = partial(finding, ledger, shown_in=full, window=n, factor=column.share, loss=column.name)
-    weighted = first.factor not in (1, None) or any(term.times for term in column.terms)  # which may cancel a division
+    weighted = first.factor not in (1, None) or any(term.times for term in column.terms)
     if not weighted and all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
         text = f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full"
         text += f", so every update is {n} times too large"
@@ -117,8 +118,9 @@ def _of_a_loss(
         return found(loss_of(where), text, reasons=[*_why_scaled(ledger, full), *why_added_up(full)], fix=fix)
     if len(columns) == 1 and len(first.fresh) == n and all(isclose(share * n, 1, rel_tol=1e-3) for share in shares):
         text = f"the loss is divided by {n} twice, so every update is {n} times too small"
-        halved = (n == 2 and not column.name.startswith("NllLoss")) or weighted
-        reasons = ["it may have a weight, or be halved as squares and the losses of a critic are"] * halved
+        halved = n == 2 and not column.name.startswith("NllLoss")
+        weighted = halved or any(term.times for term in column.terms)
+        reasons = ["it may have a weight, or be halved as squares and the losses of a critic are"] * weighted
         fix = by_framework(history, ledger, where, transformers=_DIVIDES) or "divide once"
         return found(division_of(where), text, reasons=[*_why_scaled(ledger, full), *reasons], fix=fix)
     if first.on_ranks and not nearly_equal(shares):
@@ -198,6 +200,8 @@ def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
         yield f"{because}the window's backward calls reach different parameters, as those of several tasks do"
     if _targets_are_labels(full[:_LOOKED_AT]):
         yield f"{because}their targets are labels, such as real and fake"
+    if of_any_length(full[0].ledger, full[0].size):
+        yield f"{because}the windows are of any length, as episodes are"
     if all(goes_over_else(update.fresh[0].where, update.where) for update in full[:_LOOKED_AT]):
         yield "nothing says that the loop around them goes over micro-batches"
     if any(call.passes > 1 for call in calls[0]):

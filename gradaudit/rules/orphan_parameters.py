@@ -57,10 +57,8 @@ def _moved_by_zeros(ledger: AuditedLedger, place: str) -> Iterator[Finding]:
     """Parameters that are no longer used, but whose `.grad` is zeros and not None, so that a step moves them on."""
     if ledger.idle:
         since = min(ledger.idle.values())
-        text = (
-            f"{count_noun(len(ledger.idle), 'parameter')} received no gradient after window {since}, and .grad holds "
-        )
-        text += "zeros: momentum, running averages and weight decay go on moving them"
+        text = f"{count_noun(len(ledger.idle), 'parameter')} received no gradient after window {since}, and .grad "
+        text += "holds zeros: momentum, running averages and weight decay go on moving them"
         fix = "let zero_grad() set .grad to None, which it does unless set_to_none=False"
         yield finding(ledger, place, text, fix=fix, level=ADVICE, idle=len(ledger.idle), last_window=since)
 

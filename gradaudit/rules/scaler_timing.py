@@ -43,9 +43,8 @@ def scaled(history: History) -> Iterator[Finding]:
             early = [k for k in update.unscaled_after if any(call.scaled != 1 for call in update.fresh[k:])]
             if early:
                 n, scale = len(update.fresh), update.fresh[-1].scaled
-                text = (
-                    f"unscale_() came after backward call {early[0]} of a window of {n}: what follows is scaled again"
-                )
+                text = f"unscale_() came after backward call {early[0]} of a window of {n}: what follows is scaled "
+                text += "again"
                 numbers = {"unscaled_after": early, "window": n, "scale": scale}
                 yield finding(ledger, update.where, text, [update], **numbers)
                 break

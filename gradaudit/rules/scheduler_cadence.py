@@ -50,8 +50,6 @@ def scheduled(history: History) -> Iterator[Finding]:
 
 def _reasons(ledger: AuditedLedger) -> Iterator[str]:
     schedule = ledger.schedule
-    if not schedule.moved:
-        yield "the scheduler left the learning rate as it was"
     if any(0.9 * each <= schedule.steps <= each + 1 for each in schedule.lengths):
         yield "its length seems to be counted in the same way"
     elif schedule.own:
@@ -81,16 +79,13 @@ def _of_another_length(history: History, ledger: AuditedLedger, updates: list[Au
         late = f"it would come to its end {length / schedule.steps:.3g} times too late"
         text += f"{count_noun(schedule.steps, 'time')}: {late}"
         where, numbers = next(place for each in steps for place in each), {"length": length, "window": n}
-        reasons = () if schedule.moved else ["the scheduler left the learning rate as it was"]
-        yield finding(ledger, where, text, updates, reasons, scheduler_steps=schedule.steps, **numbers)
+        yield finding(ledger, where, text, updates, scheduler_steps=schedule.steps, **numbers)
 
 
 def _at_rate_zero(ledger: AuditedLedger) -> Iterator[Finding]:
     """Updates at a learning rate of 0 after others, so that the schedule came to its end before the run did."""
     if ledger.made_at_zero > 1:
-        text = (
-            f"the last {ledger.made_at_zero} of {count_noun(ledger.made, 'update')} were made at a learning rate of 0: "
-        )
-        text += "the schedule came to its end before the run did"
+        text = f"the last {ledger.made_at_zero} of {count_noun(ledger.made, 'update')} were made at a learning rate of "
+        text += "0: the schedule came to its end before the run did"
         fix = "count its length in this run's updates; a scheduler that Accelerate prepared steps once for each rank"
         yield finding(ledger, ledger.updates[-1].where, text, fix=fix, at_zero=ledger.made_at_zero)

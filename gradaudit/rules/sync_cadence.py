@@ -42,21 +42,15 @@ def synced(history: History) -> Iterator[Finding]:
             text += "averaged over the ranks, which drift apart"
             fix = None
             if all(call.beside for update in apart for call in update.fresh):
-                text = (
-                    f"nothing was exchanged in {len(apart)} of {count_noun(len(updates), 'update')}: the forward pass "
-                )
-                text += "went beside the DDP wrapper, so the ranks drift apart"
+                text = f"nothing was exchanged in {len(apart)} of {count_noun(len(updates), 'update')}: the forward "
+                text += "pass went beside the DDP wrapper, so the ranks drift apart"
                 fix = "call the wrapper itself, not .module"
             numbers = {"not_averaged": len(apart), "updates": len(updates)}
             reasons = [CHANGED] * any(update.rewritten for update in ledger.filled)
-            if all(u.fresh[-1].beside and any(call.synced for call in u.fresh) for u in apart):
-                reasons.append("what goes beside the wrapper may be the same on all ranks, as a penalty on the weights")
             yield finding(ledger, apart[0].fresh[-1].where, text, apart, reasons, fix=fix, **numbers)
         if ledger.unwrapped:
-            text = (
-                f"DDP exchanges no gradients of {count_noun(ledger.unwrapped, 'parameter')} that the optimizer holds: "
-            )
-            text += "the wrapper doesn't know them"
+            text = f"DDP exchanges no gradients of {count_noun(ledger.unwrapped, 'parameter')} that the optimizer holds"
+            text += ": the wrapper doesn't know them"
             fix = "wrap the model after all of its layers are there"
             reasons = [CHANGED] * (ledger.hooked or any(update.rewritten for update in ledger.filled))
             yield finding(ledger, ledger.updates[0].where, text, reasons=reasons, fix=fix, unwrapped=ledger.unwrapped)

@@ -1,7 +1,6 @@
 """How much each sample or token of a window counts."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from math import isclose
 
 from gradaudit.columns import Column, columns_of, nearly_equal
@@ -73,7 +72,7 @@ def _means_of_means(
         level, reasons = ADVICE, ["classes have weights, so a mean of means may be chosen"]
     elif any(other.items_count_alike for update, _ in uneven for other in columns_of(update)):
         level, reasons = ADVICE, ["another loss beside it counts by its items, so a mean of means may be chosen"]
-    elif _data_set_ends(uneven, updates):
+    elif _a_data_set_ends(uneven, len(updates)):
         level, reasons = ADVICE, ["only the last batch of a data set is short"]
     where, numbers = division_of(update.fresh[0].where), {"counts": column.counts[:8], "weights": weights[:8]}
     fix = by_framework(history, ledger, where, transformers=f"{COUNT_TOKENS}: it is the count of the whole window")
@@ -89,31 +88,8 @@ def _spread(column: Column) -> float:
     return max(weights) / min(weights)
 
 
-def _data_set_ends(uneven: list[tuple], updates: list[AuditedUpdate]) -> bool:
-    """Whether only the last batch of a data set is short, which comes once in an epoch, or every so often."""
-    ends = []  # the epoch of the shortest micro-batch of each window
-    for update, column in uneven:
-        calls = [call for call in update.micro_batches for _ in call.parts]
-        ends.append(calls[column.counts.index(min(column.counts))].epoch)
-    if any(end is not None and end == after for end, after in pairwise(ends)):
-        return False  # a batch of a DataLoader may be cut into uneven parts
-    return _only_the_last_is_short([column.counts for _, column in uneven], uneven[0][1].name, updates)
-
-
-def _only_the_last_is_short(uneven: list[list[float]], name: str, updates: list[AuditedUpdate]) -> bool:
-    """In some windows the last micro-batch is short, and all others are of one size; or one comes every so often."""
-    columns = [next((c for c in columns_of(u) or [] if c.name == name), None) for u in updates]
-    counts = [column.counts if column else [] for column in columns]
-    sizes = {count for each in uneven for count in each[:-1]}
-    full = any(each and {*each} | sizes == sizes for each in counts)
-    last = len(sizes) == 1 and all(each[-1] < each[0] for each in uneven) and (full or len(uneven) > 2)
-    return last or _comes_again([count for each in counts for count in each])
-
-
-def _comes_again(counts: list[float | None]) -> bool:
-    """As where a window goes on over the end of a data set: every so many full micro-batches, one is short."""
-    if None in counts:
-        return False
-    short = [k for k, count in enumerate(counts) if count < max(counts)]
-    between = {after - before for before, after in pairwise(short)} or set(short)  # only once, after so many
-    return len({counts[k] for k in short}) == len(between) == 1 and min(between) > 2
+def _a_data_set_ends(uneven: list[tuple], windows: int) -> bool:
+    """Whether the last batch of a data set is short, which comes once in an epoch, or not in all windows."""
+    alone = all(sum(count < max(column.counts) for count in column.counts) == 1 for _, column in uneven)
+    epochs = [update.fresh[-1].epoch for update, _ in uneven]
+    return alone and (len(uneven) < windows if None in epochs else len({*epochs}) == len(epochs))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
-from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from correct_programs import PROGRAMS, row, said
@@ -75,21 +75,6 @@ def a_state_that_is_carried_on_with_its_graph():
 
 
 # Gradients that are written over, put back, or used again
-
-
-@said("discarded-gradients undecided")
-def gradients_put_back_in_place(model, optimizer):
-    """Gradient surgery: each task's gradients are read, zeroed, combined and put back."""
-    for _ in range(4):
-        gradients = []
-        for k, (x, y) in enumerate(data(3)):
-            mean(model(x), y).backward()
-            gradients.append([p.grad.clone() for p in model.parameters()])
-            if k < 2:
-                optimizer.zero_grad()
-        for p, pieces in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
-            p.grad.copy_(sum(pieces))
-        update(optimizer)
 
 
 @said("stale-gradients error")
@@ -199,28 +184,6 @@ row("master weights in another type that are never zeroed", lambda: masters(Fals
 # Clipping, scalers, schedules
 
 
-@said("clip-timing undecided")
-def assigned_gradients_that_are_limited_before_a_penalty_is_added(model, optimizer):
-    parameters = list(model.parameters())
-    for x, y in data():
-        for p, gradient in zip(parameters, torch.autograd.grad(mean(model(x), y), parameters), strict=True):
-            p.grad = gradient
-        nn.utils.clip_grad_norm_(parameters, 0.1)
-        model[0].weight.square().sum().backward()
-        update(optimizer)
-
-
-def with_a_limit_times_the_scale(limit, scale):
-    def clip(model, optimizer, scaler):
-        nn.utils.clip_grad_norm_(model.parameters(), limit * scaler.get_scale())
-
-    scaled_steps(scale=scale, before_the_step=clip)
-
-
-row("a limit times the scale", lambda: with_a_limit_times_the_scale(0.2, 1024.0))
-row("a limit times a scale that has fallen below 1", lambda: with_a_limit_times_the_scale(400.0, 0.5))
-
-
 row("a first window that overflows", lambda: scaled_steps([INFINITY] * 2 + [0.5] * 8, n=2))
 row("a fused sgd all of whose windows overflow", lambda: scaled_steps([INFINITY] * 3, momentum=0.9, fused=True))
 
@@ -255,7 +218,6 @@ for name, schedule_of in {
     "of one's own": lambda o: LambdaLR(o, lambda step: 1 / (1 + step)),
     "whose length is in micro-batches": lambda o: CosineAnnealingLR(o, 16),
     "of one's own whose length is in micro-batches": lambda o: LambdaLR(o, falling(16)),
-    "that changes nothing": lambda o: ConstantLR(o, factor=1.0),
 }.items():
     row(f"a schedule {name}", lambda make=schedule_of: scheduled(make), "scheduler-cadence undecided")
 
@@ -284,16 +246,6 @@ def a_loss_that_counts_twice(model, optimizer):
         loss = mean(model(x), y)
         loss.backward(retain_graph=True)
         (loss + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()
-        update(optimizer)
-
-
-@said("held-graphs undecided")
-def one_loss_of_a_whole_run_that_counts_twice(model, optimizer):
-    for k, (x, y) in enumerate(data(5)):
-        loss = mean(model(x), y) / 2
-        loss.backward(retain_graph=True)
-        if k == 0:
-            loss.backward()
         update(optimizer)
 
 

@@ -9,7 +9,7 @@ from runs import data, found, in_windows, mean, scaled_steps, train, update, wit
 @pytest.mark.parametrize(
     ("sizes", "level"),
     [
-        ((4, 4, 4, 2, 4, 4, 4, 1, 4, 4, 4, 3), "advice"),
+        ((4, 4, 4, 2, 4, 4, 4, 4), "advice"),
         ((4, 4, 4, 8) * 3, "error"),
     ],
 )
