@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 
 import torch
 
-FRAMEWORKS = ("accelerate", "transformers", "trl")  # each may call those before it
+FRAMEWORKS = ("pytorch_lightning", "lightning", "accelerate", "transformers", "trl")  # each may call those before it
 _COURSE = Path(__file__).parents[1] / "course_utils"
 _WATCHED = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parent, _COURSE))
 _ZOO = f"{_COURSE / 'zoo'}{os.sep}"  # buggy loops to watch, although they stand in a package of ours

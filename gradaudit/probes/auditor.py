@@ -203,10 +203,9 @@ class Auditor(Listener):
         update.assigned |= not (update.held or gradients.empty or update.skipped)
         update.assigned |= ledger.made == 1 and gradients.from_before
         if update.assigned or update.replaced:  # perhaps by what the script has read
-            for call in (
-                call for zeroing in ledger.lost if zeroing.after == update.number - 1 for call in zeroing.calls
-            ):
-                call.read = True
+            for zeroing in ledger.lost:
+                for call in zeroing.calls if zeroing.after == update.number - 1 else ():
+                    call.read = True
         update.inside = bool(self.observer.running)
         self.schedules.note_rate(ledger)
         if ledger.made >= 4 and not ledger.made & (ledger.made - 1):  # now and then, while the model lives

@@ -87,7 +87,7 @@ def _not_as_declared(history: History, ledger: AuditedLedger, updates: list[Audi
         different = sorted(different + short)
     if different:
         nested = who == "told to Accelerate" and all(meant % size == 0 for size, meant in pairs)
-        why, fix = f"{who}: {declared[different[0]]}", _NESTED if nested else None
+        why, fix = f"{who}: {declared[different[0]]}", _NESTED if nested else None if different == [0] else ""
         yield _irregular(ledger, updates, different[0], why, fix=fix)
 
 

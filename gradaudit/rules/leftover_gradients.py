@@ -10,7 +10,8 @@ from gradaudit.rules.rule import Finding, by_framework, finding, rule
 
 _PREPARE = (
     "pass the data loader through accelerator.prepare(), and put each micro-batch into "
-    "`with accelerator.accumulate(model):`, which also steps at the end of the data"
+    "`with accelerator.accumulate(model):`, which also steps at the end of the data; multiply the losses of that "
+    "window by N / its micro-batches"
 )
 
 
@@ -48,10 +49,8 @@ def left_over(history: History) -> Iterator[Finding]:
             more = f"{window.size - n} more than others: they were left over at "
             text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {more}"
             text += "an epoch's end" if usual is None else "apparently an epoch's end"
-            where, reasons = (
-                condition_of(window.where) or window.where,
-                why_of_any_size(ledger, window, usual) if usual else (),
-            )
+            where = condition_of(window.where) or window.where
+            reasons = why_of_any_size(ledger, window, usual) if usual else ()  # else the epoch's end was seen
             yield finding(ledger, where, text, [window], reasons, size=window.size, usual=n)
 
 

@@ -29,6 +29,10 @@ COUNT_TOKENS = (
     "divide the sum over tokens by num_items_in_batch, which the Trainer passes to forward() or compute_loss()"
 )
 _PASS_N = "pass Accelerator(gradient_accumulation_steps={}): accelerator.backward() then divides"
+_SCALE_THE_LAST = (
+    "multiply the losses of the last window by {} / its micro-batches, since {} divides by {}; or drop what is left of "
+    "the data"
+)
 _NOT_DIVIDED = (
     "the Trainer doesn't divide for a model whose forward() takes **kwargs: use num_items_in_batch in its loss, or set "
     "model.accepts_loss_kwargs = False"
@@ -164,7 +168,9 @@ def _tails(
                 reasons += ["it is in the middle of an epoch, as where a micro-batch is left out"] * (not ends[update])
                 where = division_of(update.fresh[0].where)
                 told = f"{COUNT_TOKENS}: it counts what a window really holds"
-                fix = by_framework(history, ledger, where, transformers=told) or "divide by what the window holds"
+                own = {name: _SCALE_THE_LAST.format(n, name.title(), n) for name in ("accelerate", "lightning")}
+                fix = by_framework(history, ledger, where, transformers=told, **own)
+                fix = fix or "divide by what the window holds"
                 numbers = {"short_window": update.size, "factor": ratio, "window": n}
                 yield finding(ledger, where, text, [update], reasons, fix=fix, **numbers)
 

@@ -145,4 +145,4 @@ def by_framework(history: History, ledger: AuditedLedger, where: str, **fixes: s
     """The fix in the words of the framework that runs the loop; None if none does, or it has none of its own."""
     places = [where, *(call.where for call in history.calls_of(ledger))]
     framework = next((name for place in places if (name := getattr(place, "framework", ""))), "")
-    return fixes.get("transformers" if framework == "trl" else framework)
+    return fixes.get({"trl": "transformers", "pytorch_lightning": "lightning"}.get(framework, framework))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.zoo import ZOO
 from gradaudit import audit
@@ -16,8 +17,10 @@ FILES = {
     "accelerate": "accelerate/accelerator.py",
     "transformers": "transformers/trainer.py",
     "trl": "trl/trainer/sft_trainer.py",
+    "lightning": "lightning/pytorch/core/module.py",
     "": "some_engine/engine.py",
 }
+TAIL = {"divide": 4, "count": 10, "condition": lambda i, n: (i + 1) % n == 0 or i == 9}
 CODE = """
 def call(function, *arguments):
     return function(*arguments)
@@ -77,6 +80,8 @@ def test_each_framework_is_known_by_its_files(framework, installed):
         ("transformers", {}, "loss-scale", "model.accepts_loss_kwargs = False"),
         ("transformers", {"divide": 4, "masked": lambda i: i % 4}, "token-weights", "num_items_in_batch"),
         ("trl", {"divide": 16}, "loss-scale", "compute_loss()"),
+        ("accelerate", TAIL, "loss-scale", "since Accelerate divides by 4"),
+        ("lightning", TAIL, "loss-scale", "since Lightning divides by 4"),
     ],
 )
 def test_a_fix_speaks_the_frameworks_arguments(framework, options, rule, words, installed):
@@ -86,6 +91,22 @@ def test_a_fix_speaks_the_frameworks_arguments(framework, options, rule, words, 
     with audit() as report:
         train(installed(FILES[""]), **options)
     assert words not in fixes(report)[rule]
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_what_is_advised_for_accelerates_tail_makes_it_exact(scale):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+    model, optimizer = with_sgd()
+    loader = DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), 4)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    with audit() as report:
+        for i, (x, y) in enumerate(loader):
+            with accelerator.accumulate(model):
+                accelerator.backward(plain(model(x), y) * (4 / 2 if scale and i >= 8 else 1))
+                optimizer.step()
+                optimizer.zero_grad()
+    assert report.rules == ([] if scale else ["loss-scale"])
 
 
 @pytest.mark.parametrize(("told", "sizes"), [(4, []), (2, ["irregular-window"]), (1, [])])
