@@ -248,12 +248,10 @@ def odd_window(sizes: Sequence[int], ends: set[int], usual: int) -> Odd | None:
 
 def _is_tail(sizes: Sequence[int], k: int, ends: set[int], usual: int) -> bool:
     """Short where an epoch is known to end, at the end of the run, or between two windows that are alike."""
-    before = sizes[k - 1] if k else 0
-    after = sizes[k + 1] if k + 1 < len(sizes) else 0
-    if not after:
-        return sizes[k] < before and sizes[k] != usual
-    steady = before == after or (sizes[k - 2 : k - 1] == [before] and sizes[k + 2 : k + 3] == [after])
-    return sizes[k] < max(before, after) if k in ends else sizes[k] < min(before, after, usual) and steady
+    if k + 1 == len(sizes):
+        return sizes[k] < sizes[k - 1] and sizes[k] != usual
+    before, after = sizes[k - 1] if k else 0, sizes[k + 1]
+    return sizes[k] < max(before, after) if k in ends else sizes[k] < min(before, after, usual) and before == after
 
 
 def _period(sizes: Sequence[int]) -> int:
