@@ -25,9 +25,10 @@ from types import CodeType, ModuleType
 from gradaudit.auditing import audit
 from gradaudit.callsite import SCRIPTS
 from gradaudit.explain import explain
+from gradaudit.formats import as_text
 from gradaudit.interrupts import write_whole
 from gradaudit.rules import RULES
-from gradaudit.text import as_text, did_you_mean, has_colour, printable, width_of, write
+from gradaudit.text import did_you_mean, has_colour, printable, width_of, write
 
 CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)
 

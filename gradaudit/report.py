@@ -3,10 +3,11 @@
 import re
 import sys
 
+from gradaudit.formats import as_text
 from gradaudit.history import AuditedLedger, History, Kept, count_noun
 from gradaudit.rules import RULES
 from gradaudit.rules.rule import ERROR, UNDECIDED, Finding
-from gradaudit.text import as_text, width_of
+from gradaudit.text import width_of
 
 _NAMED = 6  # optimizers in a summary, at most
 

@@ -17,9 +17,10 @@ import runs
 from gradaudit import AuditError, Finding, audit, judging
 from gradaudit.callsite import Place
 from gradaudit.explain import explain
+from gradaudit.formats import as_text
 from gradaudit.lines import cause
 from gradaudit.rules import RULES
-from gradaudit.text import as_text, has_colour, width_of
+from gradaudit.text import has_colour, width_of
 from runs import data, train, with_sgd
 
 
