@@ -1,19 +1,94 @@
-"""The report of an audit as text."""
+"""The formats of a report: text for people, and lines, annotations on GitHub, SARIF and JSON for other tools."""
 
+import json
 import linecache
+import os
 import re
 from itertools import groupby
+from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from gradaudit.callsite import short, source
+from gradaudit.callsite import cell_of, from_here, short, source
 from gradaudit.lines import cause
-from gradaudit.text import lines_of, paint, printable
+from gradaudit.rules import RULES
+from gradaudit.rules.rule import Finding
+from gradaudit.text import WIDTH, lines_of, paint, printable
 
 if TYPE_CHECKING:
     from gradaudit.report import Report
 
 _MOST_LINES = 5  # of code, beside a finding
+_IN_SARIF = {"error": "error", "advice": "note", "undecided": "warning"}  # on GitHub, a notice
+
+
+def formatted(report: "Report", how: str, before: str = "", script_exit: int = 0) -> str:
+    """The report in one of the formats that `--output-format` takes.
+
+    Args:
+        report: A complete report.
+        how: The format's name.
+        before: Words before the summary, or before the last line.
+        script_exit: The script's exit status.
+    """
+    if how == "json":
+        return json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2)
+    if how == "sarif":
+        return json.dumps(_sarif(report), indent=2)
+    if how == "text":
+        return as_text(report, WIDTH, before=before)
+    line = concise if how == "concise" else _annotation
+    return "\n".join([*(line(report, finding) for finding in report.findings), before + report.conclusion()])
+
+
+def concise(report: "Report", finding: Finding) -> str:
+    """One line, as compilers and linters write it."""
+    file, line, start, _ = marked(finding)
+    place = f"{file}:{line}:{start}: " if line else ""
+    return printable(f"{place}{finding.level} {finding.rule} {report.sentence(finding)}")
+
+
+def marked(finding: Finding) -> tuple[str, int, int, int]:
+    """File, line and columns of the cause, from 1; the line is 0 if it has none."""
+    file = finding.where.rpartition(":")[0]
+    line, start, end = cause(finding.where, finding.rule)
+    return cell_of(file) or from_here(file).as_posix(), line, start + 1, max(end, start + 1) + 1
+
+
+def _with_fix(report: "Report", finding: Finding) -> str:
+    return report.sentence(finding) + f". Fix: {finding.fix}" * bool(finding.fix)
+
+
+def _annotation(report: "Report", finding: Finding) -> str:
+    """A command to GitHub's runner, in which some characters stand as escapes."""
+    file, line, start, _ = marked(finding)
+    place = f"file={_escaped(file, ':,')},line={line},col={start}," if line else ""
+    text = _escaped(_with_fix(report, finding))
+    level = _IN_SARIF[finding.level].replace("note", "notice")
+    return f"::{level} {place}title=gradaudit {finding.rule}::{text}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    return "".join(f"%{ord(c):02X}" if c in f"%\r\n{more}" else c for c in text)
+
+
+def _sarif(report: "Report") -> dict:
+    """SARIF 2.1.0, as code hosts and editors read it."""
+    names = dict.fromkeys(finding.rule for finding in report.findings)
+    rules = [{"id": name, "shortDescription": {"text": RULES[name].symptom}} for name in names]
+    results = [_result(report, finding) for finding in report.findings]
+    run = {"tool": {"driver": {"name": "gradaudit", "rules": rules}}, "results": results}
+    return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+
+
+def _result(report: "Report", finding: Finding) -> dict:
+    file, line, start, end = marked(finding)
+    file = Path(file).as_uri() if os.path.isabs(file) else quote(file)
+    place = {"artifactLocation": {"uri": file}, "region": {"startLine": line, "startColumn": start, "endColumn": end}}
+    text, level = {"text": _with_fix(report, finding)}, _IN_SARIF[finding.level]
+    places = [{"physicalLocation": place}] * bool(line)
+    return {"ruleId": finding.rule, "level": level, "message": text, "locations": places}
 
 
 def as_text(report: "Report", width: int, colour: bool = False, before: str = "") -> str:
