@@ -42,7 +42,7 @@ class EarlyAuditor(Auditor):
             self.look_at *= 8
             with suppress(Exception):  # a rule that fails does so at the end as well, and the report says it
                 self._say_first_error()
-        if not self.observer.running and not any(ledger.depth for ledger in self.observer.active):
+        if self.limit < inf and not (self.observer.running or any(ledger.depth for ledger in self.observer.active)):
             self._end_if_due()
 
     def _end_if_due(self) -> None:
