@@ -10,26 +10,21 @@ own and writes files of its own, with the rank in the name.
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
-import threading
-import time
-import traceback
-from datetime import timedelta
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, ModuleType
 
-from gradaudit.auditing import audit
-from gradaudit.callsite import SCRIPTS
-from gradaudit.explain import explain
-from gradaudit.interrupts import write_whole
-from gradaudit.rules import RULES
-from gradaudit.text import as_text, did_you_mean, has_colour, printable, width_of, write
+from gradaudit.explain import docstrings, explain
+from gradaudit.text import did_you_mean, has_colour, printable, width_of, write
 
-CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)
+_FORMATS = "text", "concise", "github", "sarif", "json"
+_LEVELS = "error", "undecided", "advice"  # from which on a finding is an error to the shell
+_IN_FILE = {"ignore": list, "fail-on": str, "window": int}  # keys of [tool.gradaudit] in pyproject.toml
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,32 +38,16 @@ def main(arguments: list[str] | None = None) -> int:
     """
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     options = _parse(arguments, f"-rank{rank}" if world > 1 else "")
-    script_exit, status = 0, CLEAN
+    options.name = printable(options.script if options.m else Path(options.script).name)
+    write(f"gradaudit: watching {options.name}{f', rank {rank} of {world}' * (world > 1)}\n", sys.stderr)
+    from gradaudit.running import run_audited  # imports torch, which takes seconds
+
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        with audit(window=options.window) as report:
-            script = ModuleType("__main__")  # its objects live until the audit has ended
-            script_exit = _run(script, options)
-            report.history.failed = script_exit != 0
-        clean = CLEAN if report.judged else NOTHING_JUDGED
-        status = FOUND if report.errors else CANNOT_RUN if report.failure else clean
-        before = f"Rank {rank} of {world}. " if world > 1 else ""
-        if script_exit:
-            before += f"The script ended with status {script_exit}; the report covers what it did before that. "
-        name = printable(options.script if options.m else Path(options.script).name)
-        text = as_text(report, width_of(sys.stdout), has_colour(sys.stdout), before)
-        write(f"\n--- audit of {name} ---\n{text}\n", sys.stdout)  # a progress bar may have left a line open
-        if options.json:
-            write_whole(options.json, json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2))
-    except Exception:  # not one of the script's, which _run handles
-        traceback.print_exc()
-        status = CANNOT_RUN
-    if script_exit:
-        return SCRIPT_FAILED
-    if status == CANNOT_RUN:
-        print("gradaudit: the auditor itself has failed; the script is not to blame", file=sys.stderr)
-    if world > 1:
-        _wait_for_ranks(world)
-    return status
+        return run_audited(options, rank, world)
+    finally:
+        with suppress(ValueError):  # in a thread, which can't set one, and hasn't
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _parse(arguments: list[str] | None, of_rank: str) -> argparse.Namespace:
@@ -82,27 +61,68 @@ def _parse(arguments: list[str] | None, of_rank: str) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("-m", action="store_true", help="run a module by its name, as python -m does")
-    add("--window", type=int, metavar="N", help="the intended micro-batches per update (else inferred)")
+    add("--window", type=int, metavar="N", help="micro-batches per update, as intended (else inferred)")
+    add("--max-updates", type=int, metavar="K", help="end the script after its K-th update")
+    add("--ignore", action="append", metavar="RULE,...", help="leave out what these rules find")
+    add("--fail-on", metavar="LEVEL", help="exit with 1 from error (default), undecided or advice on")
+    add("--output-format", metavar="FORMAT", default="text", choices=_FORMATS, help=", ".join(_FORMATS))
+    add("--output", type=Path, metavar="FILE", help="write this format to FILE, and print text")
     add("--json", type=Path, metavar="FILE", help="also write the findings to FILE")
     add("--explain", action=_Explain, nargs="?", metavar="RULE", help="explain a rule, or list all, and run nothing")
-    add("script", help="the script or module to run, followed by its own arguments")
+    add("script", help=argparse.SUPPRESS)
     add("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
     options = parser.parse_args(arguments)
-    problem = _why_no_module(options.script) if options.m else _why_no_script(options.script)
-    if options.window is not None and options.window < 1:
-        problem = f"--window must be 1 or more, got {options.window}"
-    if options.json is not None:  # what can't be written is said before the script runs for hours
-        file = options.json.parent.absolute() / f"{options.json.stem}{of_rank}{options.json.suffix}"
-        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-            problem = f"cannot write {file}; give --json a file in a folder that you may write to"
-        options.json = file
-    if problem:
+    if problem := next(filter(None, _problems(options, of_rank)), ""):
         _refuse(parser, problem)
     return options
 
 
 def _refuse(parser: argparse.ArgumentParser, problem: str) -> None:
-    parser.exit(CANNOT_RUN, f"gradaudit: {printable(problem)}\n")
+    parser.exit(2, f"gradaudit: {printable(problem)}\n")
+
+
+def _problems(options: argparse.Namespace, of_rank: str) -> Iterator[str]:
+    """Completes the options, and yields why the audit can't run, "" where it can: before the script runs for hours."""
+    yield _why_no_module(options.script) if options.m else _why_no_script(options.script)
+    yield _fill_in(options, Path.cwd() if options.m else Path(options.script).resolve().parent)
+    for name in ("window", "max_updates"):
+        value = getattr(options, name)
+        yield f"--{name.replace('_', '-')} must be 1 or more, got {value}" * (value is not None and value < 1)
+    options.ignore = [name.strip() for part in options.ignore or () for name in str(part).split(",")]
+    yield from map(_why_no_rule, options.ignore)
+    level = options.fail_on or "error"
+    yield f"--fail-on must be {', '.join(_LEVELS)}, got {level}" * (level not in _LEVELS)
+    options.fail_on = _LEVELS[: _LEVELS.index(level) + 1]
+    for name in ("json", "output"):
+        if file := getattr(options, name):
+            file = file.parent.absolute() / f"{file.stem}{of_rank}{file.suffix}"
+            if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+                yield f"cannot write {file}; give --{name} a file in a folder that you may write to"
+            setattr(options, name, file)
+
+
+def _fill_in(options: argparse.Namespace, folder: Path) -> str:
+    """Adds what the nearest pyproject.toml says and the command line doesn't; returns what is wrong with it."""
+    files = (each / "pyproject.toml" for each in (folder, *folder.parents))
+    file = next(filter(Path.is_file, files), None)
+    try:
+        table = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("gradaudit", {}) if file else {}
+    except ValueError as error:
+        return f"{file}: {error}"
+    for key, value in table.items():
+        if type(value) is not _IN_FILE.get(key):
+            takes = ", ".join(f"{each} ({kind.__name__})" for each, kind in _IN_FILE.items())
+            return f"[tool.gradaudit] in {file} takes {takes}, got {key} = {value!r}"
+        name = key.replace("-", "_")
+        setattr(options, name, value if getattr(options, name) is None else getattr(options, name))
+    return ""
+
+
+def _why_no_rule(name: str) -> str:
+    known = docstrings()
+    return f"there is no rule {name}; {did_you_mean(name, known, 'gradaudit --explain lists all')}" * (
+        name not in known
+    )
 
 
 def _why_no_script(name: str) -> str:
@@ -131,86 +151,10 @@ class _Explain(argparse.Action):
     """Like `--help`: prints and ends."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace, name: str | None, option=None) -> None:
-        if name is not None and name not in RULES:
-            _refuse(parser, f"there is no rule {name}; {did_you_mean(name, RULES, 'gradaudit --explain lists all')}")
+        if name is not None and (problem := _why_no_rule(name)):
+            _refuse(parser, problem)
         write(f"{explain(name, width_of(sys.stdout), has_colour(sys.stdout))}\n", sys.stdout)
         parser.exit()
-
-
-def _run(module: ModuleType, options: argparse.Namespace) -> int:
-    """Runs the script as `python script.py arguments` or `python -m module` would, and returns its exit status."""
-    argv, path, main = sys.argv, sys.path[:], sys.modules["__main__"]
-    if threading.current_thread() is threading.main_thread():  # a request to end, as of torchrun, is an exit to report
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.argv = [options.script, *options.args]
-    sys.modules["__main__"] = module
-    code_of = _code_of_module if options.m else _code_of_script
-    try:
-        code = code_of(module, options.script)
-        SCRIPTS.add(code.co_filename)
-        exec(code, vars(module))
-        status = 0
-    except BaseException as error:
-        status = _status(error)
-    finally:
-        _wait_for_threads()
-        sys.argv, sys.path, sys.modules["__main__"] = argv, path, main
-    return status
-
-
-def _code_of_script(module: ModuleType, script: str) -> CodeType:
-    sys.path[0] = str(Path(script).resolve().parent)
-    module.__file__ = os.path.abspath(script)
-    return compile(Path(script).read_bytes(), module.__file__, "exec", dont_inherit=True)
-
-
-def _code_of_module(module: ModuleType, name: str) -> CodeType:
-    """Also imports the packages that the module lies in, so that its relative imports work."""
-    spec = find_spec(name)
-    if spec is not None and spec.submodule_search_locations is not None:
-        spec = find_spec(f"{name}.__main__")
-    code = spec.loader.get_code(spec.name) if spec is not None and spec.loader is not None else None
-    if code is None:
-        raise ImportError(f"there is no module {name} that can be run", name=name)
-    sys.argv[0] = spec.origin
-    module.__spec__, module.__loader__, module.__package__ = spec, spec.loader, spec.parent
-    module.__file__, module.__cached__ = spec.origin, spec.cached
-    return code
-
-
-def _wait_for_ranks(world: int, limit: float = 30.0) -> None:
-    """Waits until every rank has written its report: torchrun ends all ranks when one exits with a nonzero status."""
-    from torch.distributed import TCPStore  # not in every build of torch
-
-    try:
-        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=limit))
-        end = time.monotonic() + limit
-        store.add("gradaudit", 1)
-        while store.add("gradaudit", 0) < world and time.monotonic() < end:
-            time.sleep(0.05)
-    except (KeyError, ValueError, RuntimeError):
-        pass  # not started by torchrun: nothing ends the others
-
-
-def _status(error: BaseException) -> int:
-    """Prints what Python would print, and returns the exit status that it would end with."""
-    if isinstance(error, SystemExit):
-        if error.code is None or isinstance(error.code, int):
-            return int(error.code or 0)
-        print(error.code, file=sys.stderr)
-        return 1
-    entry = error.__traceback__
-    while entry is not None and entry.tb_frame.f_code.co_filename == __file__:  # as if Python ran the script itself
-        entry = entry.tb_next
-    traceback.print_exception(error.with_traceback(entry))
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
-
-
-def _wait_for_threads() -> None:
-    """Waits for the script's threads, as Python does at the end of a script."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
 
 
 def command() -> int:

@@ -156,11 +156,26 @@ def short(place: str) -> str:
     file, _, line = place.rpartition(":")
     if not file:
         return place
-    if any(part in file for part in _CELLS):
-        return f"notebook cell, line {line}"
+    return f"notebook cell, line {line}" if cell_of(file) else f"{_inside_package(file) or from_here(file)}:{line}"
+
+
+def from_here(file: str) -> Path:
+    """A file's path as other tools look for it: from the working directory, if it lies below."""
     path = Path(file)
-    below = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{_inside_package(file) or below}:{line}"
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def cell_of(file: str) -> str:
+    """The cell of a notebook that a file stands for, by its execution count if IPython knows it; "" of other files.
+
+    >>> cell_of("/run/ipykernel_812/90210.py"), cell_of("train.py")
+    ('notebook cell', '')
+    """
+    if not any(part in file for part in _CELLS):
+        return ""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    count = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    return f"cell {count}" if count else "notebook cell"
 
 
 def source(place: str) -> str:

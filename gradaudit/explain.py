@@ -1,8 +1,25 @@
-"""What each rule is about, in a terminal: symptom, cause, fix, wrong and correct lines, and public reports."""
+"""What each rule is about, in a terminal: symptom, cause, fix, wrong and correct lines, and public reports.
 
-from gradaudit.rules import RULES
-from gradaudit.rules.rule import Rule
+It is read from the rules' files, which are not imported: that would import torch, and take seconds.
+"""
+
+import ast
+import re
+from pathlib import Path
+from textwrap import dedent
+
 from gradaudit.text import lines_of, paint
+
+_TITLES = "Symptom", "Cause", "Fix", "Known problems"
+
+
+def docstrings() -> dict[str, str]:
+    """Each rule's name and its docstring, in the order of a report."""
+    folder = Path(__file__).parent / "rules"
+    order = re.search(r'_ORDER\w* = """(.*?)"""', (folder / "__init__.py").read_text("utf-8"), re.S)[1]
+    files = ((folder / f"{name}.py").read_text("utf-8") for name in order.split())
+    functions = (node for file in files for node in ast.parse(file).body if getattr(node, "decorator_list", ()))
+    return {node.decorator_list[0].args[0].value: ast.get_docstring(node) for node in functions}
 
 
 def explain(name: str | None, width: int, colour: bool = False) -> str:
@@ -16,25 +33,30 @@ def explain(name: str | None, width: int, colour: bool = False) -> str:
     Raises:
         KeyError: If there is no such rule.
     """
-    return "\n".join(_all_rules(width, colour) if name is None else _explained(RULES[name], width, colour))
+    rules = docstrings()
+    return "\n".join(_all_rules(rules, width, colour) if name is None else _explained(name, rules[name], width, colour))
 
 
-def _all_rules(width: int, colour: bool) -> list[str]:
+def _texts(docstring: str) -> dict[str, str]:
+    return dict(re.findall(r"^([A-Z][a-z ]+):\s(.*?)(?=^[A-Z][a-z ]+:\s|\Z)", docstring, re.M | re.S))
+
+
+def _all_rules(rules: dict[str, str], width: int, colour: bool) -> list[str]:
     lines = []
-    for rule in RULES.values():
-        lines += [paint(rule.name, "name", colour), *lines_of(rule.symptom, width, "    ")]
+    for name, docstring in rules.items():
+        lines += [paint(name, "name", colour), *lines_of(" ".join(_texts(docstring)["Symptom"].split()), width, "    ")]
     return [*lines, "", *lines_of("gradaudit --explain RULE shows a rule's cause, and wrong and correct lines.", width)]
 
 
-def _explained(rule: Rule, width: int, colour: bool) -> list[str]:
-    lines = [paint(rule.name, "name", colour), ""]
-    texts = {"symptom": rule.symptom, "cause": rule.cause, "fix": rule.fix, "known problems": rule.known_problems}
-    for title, text in texts.items():
-        lines += lines_of(f"{f'{title}: ':9}{text}", width, "  ", " " * 11)
-    for title, code, kind in (("wrong", rule.wrong, "error"), ("correct", rule.correct, "fix")):
-        lines += ["", paint(f"  {title}:", kind, colour)]
-        for line in code.splitlines():
+def _explained(name: str, docstring: str, width: int, colour: bool) -> list[str]:
+    lines, texts = [paint(name, "name", colour), ""], _texts(docstring)
+    for title in _TITLES:
+        text = " ".join(texts.get(title, "").split())
+        lines += lines_of(f"{f'{title.lower()}: ':9}{text}", width, "  ", " " * 11)
+    for title, kind in (("Wrong", "error"), ("Correct", "fix")):
+        lines += ["", paint(f"  {title.lower()}:", kind, colour)]
+        for line in dedent(texts[title]).strip().splitlines():
             indent = " " * (4 + len(line) - len(line.lstrip()))
             lines += lines_of(line.lstrip(), width, indent, f"{indent}    ")
     lines += ["", "  reported in public:"]
-    return [*lines, *(f"    https://github.com/{report}" for report in rule.reported)]
+    return [*lines, *(f"    https://github.com/{report}" for report in texts["Reported"].split(", "))]

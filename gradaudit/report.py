@@ -1,14 +1,19 @@
 """The report of an audit: as text, and as JSON."""
 
+import linecache
 import re
 import sys
+from collections.abc import Collection
 
+from gradaudit.callsite import cell_of
+from gradaudit.formats import as_text, marked
 from gradaudit.history import AuditedLedger, History, Kept, count_noun
 from gradaudit.rules import RULES
 from gradaudit.rules.rule import ERROR, UNDECIDED, Finding
-from gradaudit.text import as_text, width_of
+from gradaudit.text import width_of
 
 _NAMED = 6  # optimizers in a summary, at most
+_ALLOWS = re.compile(r"#\s*gradaudit:\s*ignore\[([\w\s,-]+)\]")  # a comment on a finding's line
 
 
 class Report:
@@ -17,11 +22,13 @@ class Report:
     Attributes:
         findings: All findings, errors first.
         history: What was observed.
+        ignored: How many findings were left out, as the user asked for.
     """
 
     def __init__(self, history: History):
         self.history = history
         self.findings: list[Finding] = []
+        self.ignored = 0
 
     @property
     def errors(self) -> list[Finding]:
@@ -84,6 +91,12 @@ class Report:
             raise ValueError(f"a window holds a whole number of micro-batches, 1 or more, got {n!r}")
         self.history.declared.append((self.history.updates_made, n))
 
+    def leave_out(self, rules: Collection[str]) -> None:
+        """Drops what these rules found, and what a comment on its line allows."""
+        kept = [finding for finding in self.findings if finding.rule not in rules and not _is_allowed(finding)]
+        self.ignored += len(self.findings) - len(kept)
+        self.findings = kept
+
     def summary(self) -> str:
         """What was seen, which windows were inferred from it, what wasn't, and whether the verdicts are certain."""
         history = self.history
@@ -118,8 +131,9 @@ class Report:
         history, errors = self.history, len(self.errors)
         if not self.judged and not history.failure:
             return f"Could not judge: {'; '.join(self.unseen)}."
+        ignored = f"; {self.ignored} ignored" * bool(self.ignored)
         if errors:
-            return f"{count_noun(errors, 'error')} in {self._steps()}"
+            return f"{count_noun(errors, 'error')} in {self._steps()}{ignored}"
         parts = {
             ", in the part that was watched": history.failure,
             ", by the other rules": self.failure,
@@ -128,7 +142,7 @@ class Report:
         where = next((words for words, missing in parts.items() if missing), "")
         undecided = sum(finding.level == UNDECIDED for finding in self.findings)
         judged = f"by {len(RULES) - len(history.not_judged)} of {len(RULES)} rules"
-        return f"No error in {self._steps()}, {judged}{where}" + f"; {undecided} undecided" * bool(undecided)
+        return f"No error in {self._steps()}, {judged}{where}{f'; {undecided} undecided' * bool(undecided)}{ignored}"
 
     def _steps(self) -> str:
         """What was judged: the updates, or backward calls without any."""
@@ -140,7 +154,7 @@ class Report:
         keys = ("rule", "level", "message", "evidence", "fix", "where", "times")
         return {
             "findings": [
-                {key: getattr(finding, key) for key in keys} | {"message": self.sentence(finding)}
+                {key: getattr(finding, key) for key in keys} | {"message": self.sentence(finding)} | _place(finding)
                 for finding in self.findings
             ],
             "window": {ledger.name: self.history.size(ledger) for ledger in self.history.stepped},
@@ -163,6 +177,20 @@ class Report:
         elif re.match(r"[a-z-]+\b(?![(.])", text):  # not a function's name
             text = text[:1].upper() + text[1:]
         return f"{text}; also {count_noun(more, 'more time')}, for other optimizers" if more else text
+
+
+def _place(finding: Finding) -> dict:
+    """The line and the column, from 1, of the cause; and the cell, whose temporary file nobody could find."""
+    (file, _, reached), (_, line, column, _) = finding.where.rpartition(":"), marked(finding)
+    place, cell = {"line": line, "column": column} if line else {}, cell_of(file)
+    return place | ({"cell": cell, "where": f"{cell}, line {reached}"} if cell else {})
+
+
+def _is_allowed(finding: Finding) -> bool:
+    """By a comment on the line where it is, or on the one that is marked."""
+    file, _, line = finding.where.rpartition(":")
+    text = linecache.getline(file, marked(finding)[1]) + linecache.getline(file, int(line) if file else 0)
+    return finding.rule in re.split(r"[\s,]+", ",".join(_ALLOWS.findall(text)))
 
 
 def _names(ledgers: list[AuditedLedger]) -> str:

@@ -105,6 +105,13 @@ print(json.dumps([course_utils.__file__, list(images.shape), len(course_utils.wo
     assert words == 63875
 
 
+def test_the_auditor_alone_has_a_wheel(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT / "gradaudit")
+    with zipfile.ZipFile(tmp_path / hatchling.build.build_wheel(str(tmp_path))) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert packed == {path.relative_to(ROOT).as_posix() for path in (ROOT / "gradaudit").rglob("*.py")}
+
+
 def test_the_sdist_holds_what_the_readme_and_the_tests_need(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     with tarfile.open(tmp_path / hatchling.build.build_sdist(str(tmp_path))) as archive:

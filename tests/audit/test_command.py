@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -12,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from gradaudit.__main__ import _wait_for_ranks, main
+from gradaudit.__main__ import main
 from gradaudit.observe.guard import ObserverFailure
+from gradaudit.running import _wait_for_ranks
 from terminal import in_terminal, without_colours
 
 LOOPS = Path(__file__).parents[1] / "public_loops"
@@ -153,6 +156,9 @@ def test_a_script_that_is_seen_in_part_is_judged_as_far_as_it_was_seen(audited):
     assert [f["rule"] for f in result["findings"]] == ["stale-gradients"]
 
 
+KEYS = "ignore (list), fail-on (str), window (int)"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -166,6 +172,12 @@ def test_a_script_that_is_seen_in_part_is_judged_as_far_as_it_was_seen(audited):
         ("--explain loss-scal", "there is no rule loss-scal; did you mean loss-scale?"),
         ("--explain x", "there is no rule x; gradaudit --explain lists all"),
         ("--window 0 train.py", "--window must be 1 or more, got 0"),
+        ("--max-updates 0 train.py", "--max-updates must be 1 or more, got 0"),
+        ("--ignore batchnorm,los-scale train.py", "there is no rule los-scale; did you mean loss-scale?"),
+        ("--fail-on doubt train.py", "--fail-on must be error, undecided, advice, got doubt"),
+        ("src/eval.py", "[tool.gradaudit] in {}/src/pyproject.toml takes " + KEYS + ", got window = '4'"),
+        ("training/gan.py", "{}/training/pyproject.toml: Invalid value (at end of document)"),
+        ("--output src train.py", "cannot write {}/src; give --output a file in a folder that you may write to"),
         ("--json src train.py", "cannot write {}/src; give --json a file in a folder that you may write to"),
     ],
 )
@@ -174,6 +186,8 @@ def test_what_cannot_run_ends_with_2_and_one_line_that_says_what_to_do(arguments
         (tmp_path / script).parent.mkdir(exist_ok=True)
         (tmp_path / script).write_text("raise SystemError")
     (tmp_path / "empty").mkdir()
+    for script, line in (("src/eval.py", "window = '4'"), ("training/gan.py", "ignore = [")):
+        (tmp_path / script).with_name("pyproject.toml").write_text(f"[tool.gradaudit]\n{line}\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ending:
         main(arguments.split())
@@ -199,7 +213,7 @@ def test_where_the_auditor_fails_the_script_runs_and_the_status_is_2(audited, mo
 
 
 def test_where_the_report_cannot_be_written_the_status_is_2(monkeypatch, train_py, capsys):
-    monkeypatch.setattr("gradaudit.__main__.as_text", None)
+    monkeypatch.setattr("gradaudit.running.as_text", None)
     assert main([str(train_py(script()))]) == 2
     assert "the auditor itself has failed" in capsys.readouterr().err
     assert main([str(train_py(script("1 / 0")))]) == 3
@@ -208,6 +222,105 @@ def test_where_the_report_cannot_be_written_the_status_is_2(monkeypatch, train_p
 def test_a_declared_window(audited):
     status, result, _, _ = audited(script(), options=["--window", "2"])
     assert (status, result["findings"][0]["rule"]) == (1, "irregular-window")
+
+
+TWO_OPTIMIZERS = """
+import torch
+from torch import nn
+one, other = nn.Linear(3, 2), nn.Linear(2, 1)
+first, second = (torch.optim.{}(each.parameters(), lr=0.1) for each in (one, other))
+def go_back():
+    first.zero_grad(); second.zero_grad()
+    loss = other(one(torch.ones(4, 3))).square().mean(); loss.backward(); return loss
+try:
+    for i in range(90):
+        try:
+            {}
+        except Exception:
+            pass
+finally:
+    print("saved", i)
+"""
+APART = "one.bias.sum().backward(); other.bias.sum().backward(); [e.step() or e.zero_grad() for e in (first, second)]"
+INSIDE = "other.bias.register_post_accumulate_grad_hook(lambda _: second.step()) if i == 0 else 0; go_back()"
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "last"),
+    [
+        ("SGD", APART, 2),  # what the second optimizer would use is left over
+        ("LBFGS", "first.step(go_back); second.step(go_back)", 2),
+        ("SGD", INSIDE, 5),  # the backward call ends first
+    ],
+)
+def test_after_so_many_updates_the_script_is_ended_and_what_it_left_open_is_no_error(audited, kind, step, last):
+    status, result, printed, _ = audited(TWO_OPTIMIZERS.format(kind, step), options=["--max-updates", "5"])
+    assert status != 3
+    assert "leftover-gradients" not in [finding["rule"] for finding in result["findings"]]
+    assert printed.startswith(f"saved {last}\n\n--- audit of train.py ---\nThe script was ended after update 5, as")
+
+
+LONG = script("sys.stderr.write('trained')", zero="pass").replace("range(4)", "range(9)")
+ZEROED = LONG.replace("pass", "optimizer.zero_grad()")
+CLIPPED = ZEROED.replace("nn.functional", "i < 6 and nn.utils.clip_grad_norm_(model.parameters(), 1); nn.functional")
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "early"),
+    [
+        (LONG, [], r"\ngradaudit: \S*train.py:8:5: error stale-gradients Update 2 .*; 7 of 8 updates do so\n"),
+        (LONG, ["--ignore", STALE], ""),
+        (ZEROED, [], ""),
+        (CLIPPED.replace("9", "40"), [], ""),  # in most of the first updates, and in few of all
+    ],
+)
+def test_the_first_error_is_said_while_the_script_runs(audited, code, options, early):
+    assert re.fullmatch(f"gradaudit: watching train.py\n{early}trained", audited(code, options=options)[3])
+
+
+FORMATS = {
+    "concise": "train.py:8:5: error stale-gradients Update 2 used",
+    "github": "::error file=train.py,line=8,col=5,title=gradaudit stale-gradients::Update 2 used",
+    "sarif": '"startColumn": 5',
+    "json": '"column": 5',
+}
+
+
+@pytest.mark.parametrize("how", FORMATS)
+def test_other_tools_read_the_findings_in_their_formats(audited, how, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, options = script("print('trained')", zero="pass"), ["--output-format", how]
+    printed = audited(code, options=options)[2]
+    assert "\nERROR stale-gradients" in audited(code, options=[*options, "--output", "found"])[2]
+    found = (tmp_path / "found").read_text()
+    assert printed == f"trained\n\n{found}"
+    assert FORMATS[how] in found
+    for run in json.loads(found)["runs"] if how == "sarif" else ():
+        assert [run["tool"]["driver"]["rules"][0]["id"], run["results"][0]["ruleId"]] == [STALE, STALE]
+
+
+WRONG, ADVICE = (
+    script(zero="pass"),
+    script().replace("optimizer.step()", "nn.utils.clip_grad_norm_([], 1); optimizer.step()"),
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "file", "status", "last"),
+    [
+        (WRONG, f"--ignore batchnorm,{STALE}", "", 0, "No error in 4 updates, by 9 of 17 rules; 1 ignored"),
+        (WRONG, "", f"ignore = ['{STALE}']", 0, "; 1 ignored"),
+        (WRONG, "--ignore batchnorm --ignore loss-scale", f"ignore = ['{STALE}']", 1, "1 error in 4 updates"),
+        (WRONG.replace(".step()", f".step()  # gradaudit: ignore[batchnorm, {STALE}]"), "", "", 0, "; 1 ignored"),
+        (script(), "", "window = 2", 1, "1 error in 4 updates"),
+        (ADVICE, "--fail-on undecided", "fail-on = 'advice'", 0, "10 of 17 rules"),
+        (ADVICE, "", "fail-on = 'advice'", 1, "10 of 17 rules"),
+    ],
+)
+def test_what_counts_as_an_error_can_be_chosen_also_in_a_file(audited, tmp_path, code, options, file, status, last):
+    (tmp_path / "pyproject.toml").write_text(f"[tool.gradaudit]\n{file}\n")
+    ended, _, printed, _ = audited(code, options=options.split())
+    assert (ended, printed.endswith(f"{last}\n")) == (status, True), printed
 
 
 def test_a_thread_that_outlives_the_script_is_seen(audited):
@@ -221,7 +334,7 @@ def test_a_thread_that_outlives_the_script_is_seen(audited):
 
 def test_the_report_begins_on_a_line_of_its_own(audited):
     _, _, printed, errors = audited(script("sys.stderr.write('50%|####    |')"))
-    assert errors == "50%|####    |"
+    assert errors == "gradaudit: watching train.py\n50%|####    |"
     assert printed.startswith("\n--- audit of train.py ---\n4 backward calls; SGD: 4 updates")
 
 
@@ -272,6 +385,23 @@ def test_explain_runs_nothing(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--explain", "loss-scale"])
     assert "nanoGPT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", ["--explain", "--explain loss-scale", "--help", "there_is_none.py"])
+def test_what_runs_nothing_needs_no_torch(arguments):
+    code = "import sys; sys.modules['torch'] = None; from gradaudit.__main__ import main; main(sys.argv[1:])"
+    run = subprocess.run([sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=False)
+    assert run.returncode == 2 * ("none" in arguments)
+    assert "Traceback" not in run.stderr
+
+
+def test_a_signals_handler_is_put_back_and_torchrun_is_told(tmp_path, monkeypatch, train_py):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    before = signal.getsignal(signal.SIGTERM)
+    assert main([str(train_py(script(zero="pass")))]) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+    told = json.loads((tmp_path / "error.json").read_text())
+    assert told["message"] == "gradaudit: 1 error in 4 updates; the report is above"
 
 
 TORCH_ALONE = """

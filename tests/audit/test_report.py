@@ -5,9 +5,11 @@ import io
 import json
 import linecache
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,9 +19,10 @@ import runs
 from gradaudit import AuditError, Finding, audit, judging
 from gradaudit.callsite import Place
 from gradaudit.explain import explain
+from gradaudit.formats import as_text, formatted
 from gradaudit.lines import cause
 from gradaudit.rules import RULES
-from gradaudit.text import as_text, has_colour, width_of
+from gradaudit.text import has_colour, width_of
 from runs import data, train, with_sgd
 
 
@@ -100,7 +103,18 @@ def test_the_report_as_json_has_the_keys_that_are_promised():
     assert result["window"] == {"SGD": 4}
     assert result["not_judged"]["scaler-timing"] == "no GradScaler made a step"
     (finding,) = result["findings"]
-    assert finding.keys() == {"rule", "level", "message", "evidence", "fix", "where", "times"}
+    assert finding.keys() == {"rule", "level", "message", "evidence", "fix", "where", "times", "line", "column"}
+
+
+def test_other_tools_get_the_cell_and_no_temporary_file(monkeypatch):
+    in_file(monkeypatch, "    step()", file="/tmp/ipykernel_8/90.py")
+    report = reported(Finding("advice", "50% is\nlost", where="/tmp/ipykernel_8/90.py:1", rule="loss-scale"))
+    annotation = "::notice file=notebook cell,line=1,col=5,title=gradaudit loss-scale::50%25 is%0Alost\n"
+    assert formatted(report, "github").startswith(annotation)
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={"/tmp/ipykernel_8/90.py": 3}))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    (finding,) = report.as_dict()["findings"]
+    assert (finding["cell"], finding["where"], finding["line"], finding["column"]) == ("cell 3", "cell 3, line 1", 1, 5)
 
 
 def test_strict_raises_with_the_report():
