@@ -6,11 +6,8 @@ It is read from the rules' files, which are not imported: that would import torc
 import ast
 import re
 from pathlib import Path
-from textwrap import dedent
 
-from gradaudit.text import lines_of, paint
-
-_TITLES = "Symptom", "Cause", "Fix", "Known problems"
+from gradaudit.text import lines_of, paint, texts_of
 
 
 def docstrings() -> dict[str, str]:
@@ -37,25 +34,20 @@ def explain(name: str | None, width: int, colour: bool = False) -> str:
     return "\n".join(_all_rules(rules, width, colour) if name is None else _explained(name, rules[name], width, colour))
 
 
-def _texts(docstring: str) -> dict[str, str]:
-    return dict(re.findall(r"^([A-Z][a-z ]+):\s(.*?)(?=^[A-Z][a-z ]+:\s|\Z)", docstring, re.M | re.S))
-
-
 def _all_rules(rules: dict[str, str], width: int, colour: bool) -> list[str]:
     lines = []
     for name, docstring in rules.items():
-        lines += [paint(name, "name", colour), *lines_of(" ".join(_texts(docstring)["Symptom"].split()), width, "    ")]
+        lines += [paint(name, "name", colour), *lines_of(texts_of(docstring)["Symptom"], width, "    ")]
     return [*lines, "", *lines_of("gradaudit --explain RULE shows a rule's cause, and wrong and correct lines.", width)]
 
 
 def _explained(name: str, docstring: str, width: int, colour: bool) -> list[str]:
-    lines, texts = [paint(name, "name", colour), ""], _texts(docstring)
-    for title in _TITLES:
-        text = " ".join(texts.get(title, "").split())
-        lines += lines_of(f"{f'{title.lower()}: ':9}{text}", width, "  ", " " * 11)
+    lines, texts = [paint(name, "name", colour), ""], texts_of(docstring)
+    for title in ("Symptom", "Cause", "Fix", "Known problems"):
+        lines += lines_of(f"{f'{title.lower()}: ':9}{texts[title]}", width, "  ", " " * 11)
     for title, kind in (("Wrong", "error"), ("Correct", "fix")):
         lines += ["", paint(f"  {title.lower()}:", kind, colour)]
-        for line in dedent(texts[title]).strip().splitlines():
+        for line in texts[title].splitlines():
             indent = " " * (4 + len(line) - len(line.lstrip()))
             lines += lines_of(line.lstrip(), width, indent, f"{indent}    ")
     lines += ["", "  reported in public:"]

@@ -5,7 +5,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from difflib import get_close_matches
-from textwrap import TextWrapper
+from textwrap import TextWrapper, dedent
 from typing import TextIO
 
 WIDTH = 88  # of what isn't written to a terminal, such as a notebook's output: the same everywhere
@@ -35,6 +35,17 @@ def printable(text: str) -> str:
     'train\\x1b[2J.py'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def texts_of(docstring: str) -> dict[str, str]:
+    """The parts of a rule's docstring by their titles: code as it stands, and all else in one line.
+
+    >>> texts_of("Title.\n\nFix: Zero\n    it.\nWrong:\n    step()")
+    {'Fix': 'Zero it.', 'Wrong': 'step()'}
+    """
+    parts = re.findall(r"^([A-Z][a-z ]+):\s(.*?)(?=^[A-Z][a-z ]+:\s|\Z)", docstring, re.M | re.S)
+    code = "Wrong", "Correct"
+    return {title: dedent(text).strip() if title in code else " ".join(text.split()) for title, text in parts}
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str = "") -> str:

@@ -4,17 +4,15 @@ To add one, write a generator of findings over a `History` in a file of its own,
 docstring, and name the file in `gradaudit.rules`.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from inspect import cleandoc
-from textwrap import dedent
 from typing import Any
 
 from gradaudit.history import AuditedLedger, AuditedUpdate, History
+from gradaudit.text import texts_of
 
 ERROR, ADVICE, UNDECIDED = LEVELS = ("error", "advice", "undecided")
-_TITLES = "Symptom", "Cause", "Fix", "Known problems"
 
 
 @dataclass(frozen=True)
@@ -100,10 +98,9 @@ class Rule:
 
     def __init__(self, name: str, find: Callable, judges: Callable[[History], bool], otherwise: str) -> None:
         self.name, self.find, self.judges, self.otherwise = name, find, judges, otherwise
-        texts = dict(re.findall(r"^([A-Z][a-z ]+):\s(.*?)(?=^[A-Z][a-z ]+:\s|\Z)", cleandoc(find.__doc__), re.M | re.S))
-        self.wrong, self.correct = (dedent(texts.pop(title)).strip() for title in ("Wrong", "Correct"))
-        texts = {title: " ".join(text.split()) for title, text in texts.items()}
-        self.symptom, self.cause, self.fix, self.known_problems = (texts.get(title, "") for title in _TITLES)
+        texts = texts_of(cleandoc(find.__doc__))
+        self.symptom, self.cause, self.fix = texts["Symptom"], texts["Cause"], texts["Fix"]
+        self.known_problems, self.wrong, self.correct = texts["Known problems"], texts["Wrong"], texts["Correct"]
         self.reported = tuple(texts["Reported"].split(", "))
 
 
