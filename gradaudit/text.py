@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 
 def texts_of(docstring: str) -> dict[str, str]:
-    """The parts of a rule's docstring by their titles: code as it stands, and all else in one line.
+    r"""The parts of a rule's docstring by their titles: code as it stands, and all else in one line.
 
     >>> texts_of("Title.\n\nFix: Zero\n    it.\nWrong:\n    step()")
     {'Fix': 'Zero it.', 'Wrong': 'step()'}
