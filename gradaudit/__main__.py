@@ -25,7 +25,6 @@ from types import CodeType, ModuleType
 from gradaudit.auditing import audit
 from gradaudit.callsite import SCRIPTS
 from gradaudit.explain import explain
-from gradaudit.interrupts import write_whole
 from gradaudit.rules import RULES
 from gradaudit.text import as_text, did_you_mean, has_colour, printable, width_of, write
 
@@ -58,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
         text = as_text(report, width_of(sys.stdout), has_colour(sys.stdout), before)
         write(f"\n--- audit of {name} ---\n{text}\n", sys.stdout)  # a progress bar may have left a line open
         if options.json:
-            write_whole(options.json, json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2))
+            made = json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2)
+            options.json.write_text(made, encoding="utf-8")
     except Exception:  # not one of the script's, which _run handles
         traceback.print_exc()
         status = CANNOT_RUN

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gradaudit.callsite import Place
 from gradaudit.observe.ledger import Call, Kept, OptimizerLedger, Update
-from gradaudit.observe.optimizers import may_collect, steps_its_own_way
 from gradaudit.observe.samples import Sample, sample
 
 _A_LARGE_LIMIT = 100  # of a norm; and a limit for scaled gradients is no less than a hundredth of the scale
@@ -249,8 +248,6 @@ class AuditedLedger(OptimizerLedger):
     """A ledger, and what is known of the optimizer.
 
     Attributes:
-        own_step: Its step is the script's own, and may collect, divide or keep gradients.
-        collects: It may keep gradients in another way.
         by_itself: Its parameters are updated, though no step of it is made: by hand, or in hooks.
         loose: It is of tensors that are no parameters of a module, such as an attack's perturbation.
         taken: They are those of a copy of its model, which has a ledger of its own.
@@ -293,7 +290,6 @@ class AuditedLedger(OptimizerLedger):
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
-        self.own_step, self.collects = steps_its_own_way(args[0]), may_collect(args[0])
         self.left_over: list[AuditedCall] = []
         self.never: Counter[tuple[int, ...]] = Counter()
         self.idle: dict[int, int] = {}
@@ -317,7 +313,7 @@ class AuditedLedger(OptimizerLedger):
         self.samples = [(p, numbers) for p, numbers in found if numbers is not None]
 
     def notice_a_move(self) -> None:
-        self.moved |= any(then.move(p) is not None for p, then in self.samples)
+        self.moved |= any(then.has_moved(p) for p, then in self.samples)
 
     def rewritten(self) -> bool:
         """Are the gradients, whose versions are those of the last backward call, no longer what it left?"""

@@ -270,28 +270,6 @@ def margins_that_are_kept():
 # Optimizers of the script's own, and updates without one
 
 
-@said("stale-gradients undecided")
-def an_optimizer_that_counts_inside():
-    class Accumulating(SGD):
-        calls = 0
-
-        def step(self, closure=None):
-            self.calls += 1
-            if self.calls % 4 == 0:
-                super().step()
-
-        def zero_grad(self, set_to_none=True):
-            if self.calls % 4 == 0:
-                super().zero_grad()
-
-    model = net()
-    optimizer = Accumulating(model.parameters(), lr=0.1)
-    for x, y in batches(16):
-        optimizer.zero_grad()
-        mean(model(x), y, 4).backward()
-        optimizer.step()
-
-
 @said()
 def points_that_are_added_to_a_scene():
     """The optimizer's parameter is replaced by a longer one, before the step."""

@@ -47,7 +47,6 @@ class Auditor(Listener):
 
     who = "The auditor"
     ledger_type = AuditedLedger
-    hears_zeroing_at_once = False  # only the line on which gradients are lost is told
 
     def __init__(self) -> None:
         self.history = History()
@@ -126,7 +125,7 @@ class Auditor(Listener):
         if len(gradients.touched) < len(gradients.parameters):
             call.reach[ledger] = _places(tuple(gradients.touched))
         early = ledger.made < _SAMPLED_UPDATES and call.number <= PROBED_GRAPHS
-        if early and ledger.evaluation is None and not ledger.by_hand:
+        if early and not ledger.calls_closure and not ledger.by_hand:
             ledger.take_samples()
         elif ledger.samples:
             ledger.samples = []

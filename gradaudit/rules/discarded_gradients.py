@@ -7,7 +7,7 @@ from math import isfinite
 
 from gradaudit.history import AuditedCall, AuditedLedger, History, count_noun
 from gradaudit.observe.ledger import Zeroing
-from gradaudit.rules.rule import ADVICE, ERROR, OWN_STEP, Finding, by_framework, finding, rule
+from gradaudit.rules.rule import ADVICE, ERROR, Finding, by_framework, finding, rule
 
 _OVERWRITTEN = "zero with set_to_none=False, and fill .grad with zeros before the first window, so it keeps its memory"
 _PREPARE = (
@@ -73,8 +73,6 @@ def _counts(history: History, ledger: AuditedLedger, zeroing: Zeroing, call: Aud
 
 def _reasons(history: History, ledger: AuditedLedger, pairs: list[tuple]) -> Iterator[str]:
     useful, zeroings = useful_sites(history, ledger), dict.fromkeys(zeroing for zeroing, _ in pairs)
-    if ledger.own_step or ledger.collects:
-        yield OWN_STEP
     if useful and not any(call.site in _used_next(ledger, zeroing, useful) for zeroing, call in pairs):
         yield "the next step never uses a call from there, which may be intended"
     if useful and whole_windows(ledger, by_zeroing(pairs)):

@@ -13,7 +13,6 @@ from gradaudit.rules.irregular_window import of_any_length
 from gradaudit.rules.rule import (
     CHANGED,
     ERROR,
-    OWN_STEP,
     UNDECIDED,
     Finding,
     by_framework,
@@ -190,8 +189,6 @@ def ends_an_epoch(update: AuditedUpdate, updates: list[AuditedUpdate]) -> bool:
 
 def _why_scaled(ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[str]:
     """Why the gradient may be scaled in another way."""
-    if ledger.own_step:
-        yield OWN_STEP
     if any(update.factor is None for update in updates[:1]):
         yield CHANGED
     if ledger.hooked:

@@ -138,7 +138,6 @@ def windows_of_several(history: History) -> list[AuditedUpdate]:
     return [update for update in history.updates if update.size > 1]
 
 
-OWN_STEP = "the optimizer's class is the script's own, and may collect, divide or keep gradients"
 CHANGED = "the script changes the gradients itself before the step"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gradaudit.callsite import short
 from gradaudit.history import AuditedLedger, AuditedUpdate, History, count_noun
-from gradaudit.rules.rule import OWN_STEP, Finding, finding, rule
+from gradaudit.rules.rule import Finding, finding, rule
 
 
 def _steps_twice(history: History) -> bool:
@@ -37,13 +37,11 @@ def stale(history: History) -> Iterator[Finding]:
             first, used = again[0], count_noun(again[0].stale, "backward call")
             text = f"update {first.number} used the gradients of {used} that an earlier step had already used; "
             text += f"{len(again)} of {count_noun(ledger.made, 'update')} do so"
-            fix, reasons = two_steps_in_a_row(ledger, first), _reasons(ledger, again)
+            fix, reasons = two_steps_in_a_row(ledger, first), _reasons(again)
             yield finding(ledger, first.where, text, again, reasons, fix=fix, updates_affected=len(again))
 
 
-def _reasons(ledger: AuditedLedger, again: list[AuditedUpdate]) -> Iterator[str]:
-    if ledger.own_step:
-        yield OWN_STEP
+def _reasons(again: list[AuditedUpdate]) -> Iterator[str]:
     if all(update.replaced for update in again):
         yield "the script puts other gradients in their place before the step"
 
