@@ -10,7 +10,7 @@ from types import FrameType
 
 import torch
 
-FRAMEWORKS = ("accelerate", "transformers", "trl")
+_FRAMEWORKS = ("accelerate", "transformers", "trl")  # whose words a fix can speak
 _COURSE = Path(__file__).parents[1] / "course_utils"
 _WATCHED = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parent, _COURSE))
 _ZOO = f"{_COURSE / 'zoo'}{os.sep}"  # buggy loops to watch, although they stand in a package of ours
@@ -25,7 +25,7 @@ class Place(str):
 
     Attributes:
         via: The line of the library that the user's line called and that made the call; "" if there is none.
-        framework: Whose loop that is, if it is one of `FRAMEWORKS`.
+        framework: Whose loop that is, if a fix can speak its words.
     """
 
     via: str = ""
@@ -71,7 +71,7 @@ def _way(user: tuple[str, int], nearest: tuple[str, int], library: tuple[str, in
     place = Place(_text(user))
     if library is not None:
         package = _inside_package(library[0]).partition("/")[0]
-        place.via, place.framework = _text(library), package if package in FRAMEWORKS else ""
+        place.via, place.framework = _text(library), package if package in _FRAMEWORKS else ""
     return place, f"{place} {_text(nearest)}" if nearest else ""
 
 

@@ -25,12 +25,9 @@ class uninterrupted:
     def __enter__(self) -> None:
         self._handler, self._came = _signal.getsignal(_signal.SIGINT), []
         if callable(self._handler) and threading.current_thread() is threading.main_thread():
-            _signal.signal(_signal.SIGINT, self._note)
+            _signal.signal(_signal.SIGINT, lambda *args: self._came.append(args))
         else:
             self._handler = None
-
-    def _note(self, *args: object) -> None:
-        self._came.append(args)
 
     def __exit__(self, *error: object) -> None:
         if self._handler is not None:

@@ -8,7 +8,6 @@ which raises no version: always after a step, and inside the first windows, and 
 
 import gc
 from collections.abc import Iterable
-from functools import lru_cache
 from itertools import compress
 from operator import attrgetter, is_
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradaudit.observe.sharded import Shard, is_sharded, keepers, shards
+from gradaudit.observe.sharded import Shard, keepers, shards
 
 _READ = 20  # windows, the first ones, in which values are read
 _grad, _version = attrgetter("grad"), attrgetter("_version")
@@ -86,7 +85,7 @@ class Gradients:
     def add(self, p: Tensor) -> None:
         self.ids.add(id(p))
         self.parameters.append(p)
-        self.sharded |= is_sharded(p)
+        self.sharded |= local(p) is not p
         grad = p.grad
         self.seen.append(None if grad is None else ref(grad))
         self.versions.append(0 if grad is None else version(grad))
@@ -174,12 +173,7 @@ class Gradients:
         self.empty = False
 
     def all_zero(self) -> bool:
-        if self.sharded:
-            return not any(any_nonzero(grad) for p in self.parameters for grad in self._sharded(p))
-        for grad in map(_grad, self.parameters):  # noqa: SIM110
-            if grad is not None and any_nonzero(grad):
-                return False
-        return True
+        return not any(any_nonzero(grad) for p in self.parameters for grad in self._sharded(p))
 
     def weight_versions(self) -> int:
         """A number that rises with every write to a parameter."""
@@ -223,13 +217,8 @@ def any_nonzero(grad: Tensor) -> bool:
     if grad.is_sparse:
         grad = grad._values()
     if type(grad) is Tensor and grad.is_cpu:  # faster than any(): it makes no tensor, and stops at the first difference
-        return not torch.equal(grad, _zeros(grad.shape, grad.dtype))
+        return not torch.equal(grad, torch.zeros((), dtype=grad.dtype, device="cpu").expand(grad.shape))
     return bool(grad.any())
-
-
-@lru_cache(maxsize=1_000)
-def _zeros(shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    return torch.zeros((), dtype=dtype, device="cpu").expand(shape)  # one number in memory, whatever the shape
 
 
 def subclasses(cls: type) -> Iterable[type]:

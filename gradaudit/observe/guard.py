@@ -70,7 +70,7 @@ class Guard:
                 that returned; it is closed there if the original raises.
             used_up: `watch` goes through the first argument, which may be an iterator.
         """
-        begin, end, close = self(_begin), self(_end), self(_close)
+        begin, end, close = self(_begin), self(_end), self(lambda watching: watching.close())
 
         def wrapper(original: Callable) -> Callable:
             def call(*args, **kwargs):
@@ -114,10 +114,6 @@ def _begin(watch: Callable[..., Generator], args: tuple, kwargs: dict) -> Genera
 def _end(watching: Generator, result: object) -> None:
     with suppress(StopIteration):
         watching.send(result)
-
-
-def _close(watching: Generator) -> None:
-    watching.close()
 
 
 def _listed(args: tuple, kwargs: dict) -> tuple[tuple, dict]:

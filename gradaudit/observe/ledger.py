@@ -144,11 +144,6 @@ class OptimizerLedger:
         names = ("name", "kind", "in_grad", "unused", "unmade", "updates", "lost", "made", "open")
         return {name: getattr(self, name) for name in names}
 
-    @property
-    def inside_its_step(self) -> bool:
-        """Does the optimizer's own code run, and no closure that the script gave it?"""
-        return self.depth > 0 and not self.calls_closure
-
     def received(self, call: Call) -> None:
         self.in_grad.append(call)
         self.unused, self.unmade = self.unused + 1, self.unmade + 1

@@ -112,7 +112,7 @@ class Observer:
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.guard = Guard(listener.who, "your script goes on unwatched", self._give_up)
+        self.guard = Guard(listener.who, "your script goes on unwatched", listener.gave_up)
         self.undo = ExitStack()
         self.ledgers: dict[int, OptimizerLedger] = {}  # by the id of the optimizer
         self.by_hand: list[OptimizerLedger] = []  # added by the listener: no optimizer holds their parameters
@@ -167,10 +167,6 @@ class Observer:
         for ledger in self.active:
             ledger.gradients.let_go()
         self.ledgers, self.by_hand = {}, []
-
-    def _give_up(self, failure: str) -> None:
-        self._let_go()
-        self.listener.gave_up(failure)
 
     # Ledgers
 
@@ -298,8 +294,7 @@ class Observer:
         for ledger in self.active:
             ledger.gradients.seen = [None] * len(ledger.gradients.seen)
         yield
-        for ledger in self.active:
-            ledger.gradients.compare()
+        self.overlook()
 
     def _around_zero_grad(self, optimizer: Optimizer, *args, **kwargs) -> Generator:
         yield
@@ -330,18 +325,16 @@ class Observer:
             self.calls += 1
             call = self.listener.backward_begins(self.calls, roots, grad_tensors is not None)
             self.running, self.thread = call, threading.get_ident()
-            try:
-                yield
-            finally:
-                self.running = None
-                if self.guard.failure is None:
-                    for ledger in self.active:
-                        self._receive(ledger, call)
-                    self.listener.backward_ends(call)
+            yield
         finally:
+            call, self.running = self.running, None
             for probe in self.probes:
                 probe.remove()
             self.probes = []
+            if call is not None and self.guard.failure is None:
+                for ledger in self.active:
+                    self._receive(ledger, call)
+                self.listener.backward_ends(call)
 
     def _receive(self, ledger: OptimizerLedger, call: Call) -> None:
         """If the ledger's parameters have got gradients from this backward call, the ledger says so from now on."""

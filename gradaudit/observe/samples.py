@@ -30,6 +30,10 @@ class Sample(NamedTuple):
             return False
         return _memory(local(p)) != self.memory or not _same(now, self.values, 0.0)
 
+    def signs(self, p: Tensor) -> Tensor:
+        """For each number whether it has moved along its gradient, 1, or against it, -1."""
+        return torch.nan_to_num(((self._now(p) - self.values.double()) * self.gradient.double()).sign())
+
     def differs(self, grad: Tensor | None) -> bool:
         """Whether a gradient holds other numbers now."""
         now = self._now(grad)

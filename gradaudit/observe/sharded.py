@@ -5,8 +5,7 @@ backward pass leaves its gradients on those copies, and the `.grad` that the opt
 """
 
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 from weakref import ref
 
 from torch import Tensor
@@ -14,20 +13,26 @@ from torch import Tensor
 _KEEPERS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
 
-class Shard(NamedTuple):
-    """How to read a parameter's gradients: `read(p)` returns them, and whether they still wait for the other ranks."""
+class Shard:
+    """How to read the gradients of a parameter, `one` of those of a `group`.
 
-    read: Callable[[Tensor], tuple[list[Tensor], bool]]
-    ranks: int
-
-
-def is_sharded(p: Tensor) -> bool:
-    """Whether it is a DTensor.
-
-    >>> is_sharded(Tensor([1.0]))
-    False
+    Attributes:
+        ranks: How many hold a shard.
     """
-    return hasattr(p, "_local_tensor")
+
+    def __init__(self, group: Any, one: Any) -> None:
+        self.group, self.one, self.ranks = ref(group), ref(one), group.mesh_info.mesh.size()
+
+    def read(self, p: Tensor) -> tuple[list[Tensor], bool]:
+        """Its gradients, and whether they still wait for the other ranks."""
+        own, unsharded = self.one(), getattr(self.one(), "_unsharded_param", None)
+        kept = (
+            getattr(unsharded, "grad", None),
+            getattr(own, "unsharded_accumulated_grad", None),  # in the type in which the ranks will add it up
+            getattr(self.group(), "_partial_reduce_output", None),  # of HSDP, after set_requires_all_reduce(False)
+        )
+        waiting = [gradient for gradient in kept if gradient is not None]
+        return waiting if p.grad is None else [p.grad, *waiting], bool(waiting)
 
 
 def keepers() -> list[type]:
@@ -41,11 +46,7 @@ def shards(found: list) -> dict[int, Shard]:
     Args:
         found: The living objects of the classes of `keepers()`.
     """
-    read = {}
-    for group in found:
-        ranks = group.mesh_info.mesh.size()
-        read |= {id(one.sharded_param): Shard(_reader(ref(group), ref(one)), ranks) for one in group.fsdp_params}
-    return read
+    return {id(one.sharded_param): Shard(group, one) for group in found for one in group.fsdp_params}
 
 
 def own_parameters(found: list) -> set[int]:
@@ -55,17 +56,3 @@ def own_parameters(found: list) -> set[int]:
         found: As for `shards()`.
     """
     return {id(getattr(one, "_unsharded_param", None)) for group in found for one in group.fsdp_params}
-
-
-def _reader(group: ref, parameter: ref) -> Callable:
-    def read(p: Tensor) -> tuple[list[Tensor], bool]:
-        own, unsharded = parameter(), getattr(parameter(), "_unsharded_param", None)
-        kept = (
-            getattr(unsharded, "grad", None),
-            getattr(own, "unsharded_accumulated_grad", None),  # in the type in which the ranks will add it up
-            getattr(group(), "_partial_reduce_output", None),  # of HSDP, after set_requires_all_reduce(False)
-        )
-        waiting = [gradient for gradient in kept if gradient is not None]
-        return waiting if p.grad is None else [p.grad, *waiting], bool(waiting)
-
-    return read

@@ -142,8 +142,6 @@ class Auditor(Listener):
 
     def backward_ends(self, call: AuditedCall) -> None:
         self.history.calls.append(call)
-        for ledger in self.observer.by_hand:
-            ledger.beside |= len(call.ledgers) > bool(ledger.name) and ledger.in_grad[-1:] == [call]
         if call.number % _TRIM_EVERY == 0:
             self.history.calls = self.history.calls.trimmed()
             for ledger in self.observer.active:
@@ -155,7 +153,6 @@ class Auditor(Listener):
         return self.by_hand.wrote(ledger)
 
     def zeroed(self, ledger: AuditedLedger, zeroing: Zeroing) -> None:
-        ledger.cleared = True
         if ledger.samples:
             ledger.notice_a_move()
         if zeroing.calls:
