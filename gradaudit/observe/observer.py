@@ -207,7 +207,7 @@ class Observer:
         for key, ledger in list(self.ledgers.items()):
             if ledger.optimizer() is None:
                 self._look_at(ledger)
-                del self.ledgers[key]
+                self.ledgers.pop(key, None)
                 self._hand_over(ledger) or self._end(ledger)
         for ledger in self.by_hand:
             if not ledger.gradients.parameters:
@@ -239,7 +239,7 @@ class Observer:
     # Between the events
 
     def look(self, values: bool = False) -> None:
-        """What has happened to the gradients since the last event? Inside a backward call this cannot be told.
+        """Tells what has happened to the gradients since the last event. Inside a backward call this cannot be told.
 
         Args:
             values: Also read values: old code zeroes through `.data`, which raises no version.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.history import AuditedCall, AuditedLedger, History
-from gradaudit.observe.gradients import Gradients, is_zero, living
+from gradaudit.observe.gradients import Gradients, living
 from gradaudit.observe.observer import Observer
 from gradaudit.observe.samples import Sample, sample
 from gradaudit.observe.sharded import keepers, own_parameters
@@ -105,8 +105,7 @@ class UpdatesByHand:
         if any(ledger.gradients.shards for ledger in active):
             owned |= own_parameters(living(*keepers()))
         new = [leaf for leaf in reached if id(leaf) not in owned and not hasattr(leaf, "_fsdp_flattened")]
-        midway = self.observer.calls > 1 and not all(is_zero(leaf.grad) for leaf in new)
-        if new and not midway:  # a window whose first backward calls were missed is not begun
+        if new:
             self.observer.add_by_hand(LedgerByHand(new))
 
     def wrote(self, ledger: LedgerByHand) -> bool:
