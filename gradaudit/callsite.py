@@ -1,24 +1,22 @@
 """Where in the user's code something happened, through which library, and what the line says."""
 
-import contextlib
 import linecache
 import os
 import sys
 import sysconfig
 from functools import cache, lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 
-FRAMEWORKS = ("pytorch_lightning", "lightning", "accelerate", "transformers", "trl")  # each may call those before it
+_FRAMEWORKS = "accelerate", "transformers", "trl", "lightning", "pytorch_lightning"  # whose words a fix can speak
 _COURSE = Path(__file__).parents[1] / "course_utils"
 _WATCHED = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parent, _COURSE))
 _ZOO = f"{_COURSE / 'zoo'}{os.sep}"  # buggy loops to watch, although they stand in a package of ours
-_STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
+_STANDARD = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen", "<eval_with_key>"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 SCRIPTS: set[str] = set()  # files that the command runs, wherever they lie: an installed package can be run with -m
-_MOST_WAYS = 10_000  # that are remembered, from a line of the user's
 _CELLS = ("/ipykernel_", "<ipython-input-")  # a cell's file has a name that changes with every session
 
 
@@ -27,7 +25,7 @@ class Place(str):
 
     Attributes:
         via: The line of the library that the user's line called and that made the call; "" if there is none.
-        framework: Whose loop that is, if it is one of `FRAMEWORKS`.
+        framework: Whose loop that is, if a fix can speak its words.
     """
 
     via: str = ""
@@ -55,37 +53,25 @@ def where() -> Place:
 
 def _users_frame(frame: FrameType | None) -> tuple[FrameType | None, Place, str]:
     """The nearest frame of the user's code, where it is, and the name for the way from there to `frame`."""
-    nearest, library, best = None, None, -1
+    nearest = library = None
     while frame is not None:
-        code = frame.f_code
-        if kind := _kinds[file := code.co_filename]:
-            if kind == "user" and nearest is None:  # as in most calls
-                known = _direct_ways.get((id(code), frame.f_lasti)) or _note_direct_way(code, frame)
-                return frame, known[1], known[2]
+        file = frame.f_code.co_filename
+        if kind := _kind(file):
             here = file, frame.f_lineno
             nearest = nearest or here
             if kind == "user":
                 return frame, *_way(here, nearest, library)
-            if (rank := _rank(file)) > best:  # of Accelerate inside a Trainer, the Trainer is what the user knows
-                library, best = here, rank
+            library = here  # the last one is what the user has called
         frame = frame.f_back
     return None, *_way(nearest or ("", 0), nearest, None)
 
 
-def _note_direct_way(code: CodeType, frame: FrameType) -> tuple[CodeType, Place, str]:
-    """To find the line of an instruction takes longer than all else here, so it is done once for each."""
-    if len(_direct_ways) >= _MOST_WAYS:
-        _direct_ways.clear()
-    here = code.co_filename, frame.f_lineno
-    known = _direct_ways[id(code), frame.f_lasti] = code, *_way(here, here, None)
-    return known
-
-
-@lru_cache(maxsize=_MOST_WAYS)
+@lru_cache(maxsize=10_000)
 def _way(user: tuple[str, int], nearest: tuple[str, int], library: tuple[str, int] | None) -> tuple[Place, str]:
     place = Place(_text(user))
     if library is not None:
-        place.via, place.framework = _text(library), _framework(library[0])
+        package = _inside_package(library[0]).partition("/")[0]
+        place.via, place.framework = _text(library), package if package in _FRAMEWORKS else ""
     return place, f"{place} {_text(nearest)}" if nearest else ""
 
 
@@ -94,52 +80,25 @@ def _text(location: tuple[str, int]) -> str:
 
 
 def is_users(file: str) -> bool:
-    return _kinds[file] == "user"
-
-
-class _Kinds(dict):
-    """Of each file, whose code it is: "" for PyTorch's and our own, "library", or "user".
-
-    A dictionary, since it's asked of every frame from here to the user's code, at each backward call and each step.
-    """
-
-    def __missing__(self, file: str) -> str:
-        self[file] = kind = self._of(file)
-        return kind
-
-    @staticmethod
-    def _of(file: str) -> str:
-        if file.startswith(_ZOO) or file in SCRIPTS:
-            return "user"
-        if file.startswith((*_WATCHED, "<frozen", "<eval_with_key>")) or file == contextlib.__file__:
-            return ""
-        path = file.replace("\\", "/")
-        return "library" if path.startswith(_STANDARD) or any(part in path for part in _PACKAGES) else "user"
-
-
-_kinds = _Kinds()
-_direct_ways: dict[tuple[int, int], tuple[CodeType, Place, str]] = {}  # each keeps its code alive, and so the id
+    return _kind(file) == "user"
 
 
 @cache
-def _rank(file: str) -> int:
-    """How much a library's file says about whose loop it is: the standard library says nothing."""
-    if _inside_package(file) is None:
-        return -1
-    framework = _framework(file)
-    return FRAMEWORKS.index(framework) + 1 if framework else 0
+def _kind(file: str) -> str:
+    """Whose code a file is: "" for PyTorch's, Python's and our own, "package", or "user"."""
+    if file.startswith(_ZOO) or file in SCRIPTS:
+        return "user"
+    if file.startswith(_WATCHED):
+        return ""
+    if _inside_package(file):
+        return "package"
+    return "" if file.startswith(_STANDARD) else "user"
 
 
-@cache
-def _framework(file: str) -> str:
-    package = (_inside_package(file) or "").partition("/")[0]
-    return package if package in FRAMEWORKS else ""
-
-
-def _inside_package(file: str) -> str | None:
-    """An installed file's path from its package on, such as "transformers/trainer.py"."""
+def _inside_package(file: str) -> str:
+    """An installed file's path from its package on, such as "transformers/trainer.py"; "" for any other file."""
     path = file.replace("\\", "/")
-    return next((path.rpartition(part)[2] for part in _PACKAGES if part in path), None)
+    return next((path.rpartition(part)[2] for part in _PACKAGES if part in path), "")
 
 
 # For people

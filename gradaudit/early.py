@@ -38,7 +38,7 @@ class EarlyAuditor(Auditor):
         return super().backward_begins(*args)
 
     def step_ended(self) -> None:
-        if self.history.updates_made >= self.look_at and len(self.observer.threads) < 2:  # several may overlap
+        if self.history.updates_made >= self.look_at and not self.history.overlapping:
             self.look_at *= 8
             with suppress(Exception):  # a rule that fails does so at the end as well, and the report says it
                 self._say_first_error()

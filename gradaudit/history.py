@@ -240,7 +240,6 @@ class AuditedLedger(OptimizerLedger):
 
     While the script runs:
         steps: Is it known that something uses its gradients?
-        cleared: Have its gradients been zeroed?
         scaled: The scaler's factor that is in .grad.
         scaler: A reference to the one that made it.
         first_version: The version of its parameters at the first step.
@@ -254,7 +253,7 @@ class AuditedLedger(OptimizerLedger):
 
     update_type, steps = AuditedUpdate, True
     by_itself = loose = taken = hooked = moved_unseen = False
-    cleared = moved = by_data = clips_by_data = False
+    moved = by_data = clips_by_data = False
     trained: int | None = None  # not known if the audit ended before the run did
     schedule = scaler = None
     scaled, weights = 1.0, -1
@@ -287,7 +286,7 @@ class AuditedLedger(OptimizerLedger):
         self.samples = [(p, numbers) for p, numbers in found if numbers is not None]
 
     def notice_a_move(self) -> None:
-        self.moved |= any(then.move(p) is not None for p, then in self.samples)
+        self.moved |= any(then.has_moved(p) for p, then in self.samples)
 
     def rewritten(self) -> bool:
         """Are the gradients, whose versions are those of the last backward call, no longer what it left?"""
@@ -317,7 +316,7 @@ class History:
         unused_losses: Of those that no backward call reaches: name, place, before how many updates it was there.
         left_out: Where losses go back from one line alone, and not all: the place, how many did, of how many.
         losses: How many losses with a graph PyTorch's functions made.
-        unowned: How many parameters have gradients that nothing is seen to use, and where the first of them came.
+        unowned: How many parameters of a model have gradients that nothing is seen to use, and where they first came.
         unowned_shapes: Of these parameters.
         grads: Calls of `torch.autograd.grad`.
         processes: That the script has started.

@@ -1,9 +1,7 @@
 """Ctrl-C that waits for what must not be left half done. Needs nothing but Python."""
 
 import _signal  # what `signal` wraps, to make enums of handlers: that would take ten times as long as all the rest
-import os
 import threading
-from pathlib import Path
 
 
 class uninterrupted:
@@ -27,38 +25,12 @@ class uninterrupted:
     def __enter__(self) -> None:
         self._handler, self._came = _signal.getsignal(_signal.SIGINT), []
         if callable(self._handler) and threading.current_thread() is threading.main_thread():
-            _signal.signal(_signal.SIGINT, self._note)
+            _signal.signal(_signal.SIGINT, lambda *args: self._came.append(args))
         else:
             self._handler = None
-
-    def _note(self, *args: object) -> None:
-        self._came.append(args)
 
     def __exit__(self, *error: object) -> None:
         if self._handler is not None:
             _signal.signal(_signal.SIGINT, self._handler)
             if self._came:
                 self._handler(*self._came[-1])
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a text file whole, or leaves what was there: also after an interrupt, or on a full disk.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     write_whole(Path(folder, "report.txt"), "whole")
-        ...     [(path.name, path.read_text()) for path in Path(folder).iterdir()]
-        [('report.txt', 'whole')]
-    """
-    if path.exists() and not path.is_file():  # a pipe, or a terminal
-        path.write_text(text, encoding="utf-8")
-        return
-    path = path.resolve()
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    with uninterrupted():
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)

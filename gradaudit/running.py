@@ -17,7 +17,6 @@ from gradaudit.auditing import audit
 from gradaudit.callsite import SCRIPTS
 from gradaudit.early import EarlyAuditor
 from gradaudit.formats import as_text, formatted
-from gradaudit.interrupts import write_whole
 from gradaudit.report import Report
 from gradaudit.text import has_colour, width_of, write
 
@@ -71,13 +70,13 @@ def _write(report: Report, options: argparse.Namespace, before: str, script_exit
     write(f"\n{text}\n", sys.stdout)
     for file, how in ((options.output, options.output_format), (options.json, "json")):
         if file:
-            write_whole(file, f"{formatted(report, how, before, script_exit)}\n")
+            file.write_text(f"{formatted(report, how, before, script_exit)}\n", encoding="utf-8")
 
 
 def _tell_torchrun(what: str) -> None:
     """What torchrun shows as the cause of a nonzero status: at the very end, below the reports and its traceback."""
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        write_whole(Path(file), json.dumps({"message": f"gradaudit: {what}", "timestamp": int(time.time())}))
+        Path(file).write_text(json.dumps({"message": f"gradaudit: {what}", "timestamp": int(time.time())}))
 
 
 def _run(module: ModuleType, options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
@@ -46,10 +46,6 @@ ENGINES = {
     "compiled FSDP2": lambda model: torch.compile(sharded(model), backend="eager"),
     "HSDP": lambda model: sharded(model, mesh_of("HSDP")),
     "TP": tensor_parallel,
-    "FSDP1": lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu")),
-    "FSDP1, original parameters": lambda model: FullyShardedDataParallel(
-        model, device_id=torch.device("cpu"), use_orig_params=True
-    ),
 }
 
 

@@ -1,7 +1,6 @@
 """Ctrl-C waits for what is under way. Interrupts at a hundred random lines: tests/endurance."""
 
 import signal
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils import train_epoch
-from gradaudit.interrupts import uninterrupted, write_whole
+from gradaudit.interrupts import uninterrupted
 
 pytestmark = pytest.mark.usefixtures("interruptible")
 
@@ -39,18 +38,3 @@ def test_the_error_of_an_interrupted_block_is_the_context_of_the_interrupt():
         fails()
     assert isinstance(caught.value.__context__, ZeroDivisionError)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_disk_that_is_full_leaves_the_old_file(tmp_path, monkeypatch):
-    path, write = tmp_path / "report.json", Path.write_text
-    path.write_text("old")
-
-    def fails_half_way(self, text, **how):
-        write(self, text[:2], **how)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", fails_half_way)
-    with pytest.raises(OSError, match="No space"):
-        write_whole(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]

@@ -3,13 +3,11 @@
 PyTorch has no hook for zeroing, and none is needed: each tensor has a version, which rises with every write, so
 comparing which tensor `.grad` is, and its version, with the last time shows whether anything was zeroed, clipped or
 assigned in between. This computes nothing. Values are read only where gradients may have been zeroed through `.data`,
-which raises no version: always after a step, and inside the first windows, some later ones, and all of them once that
-has happened.
+which raises no version: always after a step, and inside the first windows, and all of them if that happens there.
 """
 
 import gc
 from collections.abc import Iterable
-from functools import lru_cache
 from itertools import compress
 from operator import attrgetter, is_
 from typing import Any
@@ -19,10 +17,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradaudit.observe.sharded import Shard, is_sharded, keepers, shards
+from gradaudit.observe.sharded import Shard, keepers, shards
 
-_READ, _READ_EVERY = 20, 17  # windows in which values are read: the first, and then some
-_SMALL = 10_000  # a gradient with fewer numbers is read whole at once
+_READ = 20  # windows, the first ones, in which values are read
 _grad, _version = attrgetter("grad"), attrgetter("_version")
 
 
@@ -40,7 +37,6 @@ class Gradients:
         last: For each, the last window in which a backward call brought it one; 0 if none has.
         empty: Are there no gradients, or nothing but zeros?
         came_as_zeros: The backward calls themselves brought nothing but zeros.
-        cancelled: Whether the last backward call brought just the opposite of what was there.
         from_before: Were there any when a parameter was added, and has nothing zeroed them? Nobody knows how many
             micro-batches they hold.
     """
@@ -55,15 +51,13 @@ class Gradients:
         self.versions: list[int | tuple[int, ...]] = []
         self.ever: list[bool] = []
         self.last: list[int] = []
-        self.listed: list[Tensor] = []  # what the optimizer held at the last update
-        self.sharded = False  # is any parameter a DTensor, or kept by FSDP?
+        self.sharded = False  # is any parameter a DTensor?
         self.shards: dict[int, Shard] = {}  # of the parameters that FSDP keeps, by their ids
         self.touched: list[int] = []
-        self.replaced = self.put = self.waits = self.came_as_zeros = self.cancelled = False
+        self.replaced = self.put = self.waits = self.came_as_zeros = False
         self.empty, self.from_before = True, False
         self.unversioned = False  # was anything written that raised no version?
         self.filled = 0  # windows that a backward call has begun
-        self.is_read = True  # are values read in this one?
 
     def update(self, optimizer: Optimizer) -> bool:
         """Adds the parameters that the optimizer holds by now, and lets go of those that it doesn't hold any more.
@@ -71,29 +65,27 @@ class Gradients:
         Returns:
             Whether it has let go of all that had gradients, as where points are added to a scene.
         """
-        known, listed = len(self.parameters), []
-        for group in optimizer.param_groups:
-            listed += group["params"]
-        if len(listed) == len(self.listed) and all(map(is_, listed, self.listed)):  # as in most calls
+        known, listed = len(self.parameters), [p for group in optimizer.param_groups for p in group["params"]]
+        ids = set(map(id, listed))
+        if ids == self.ids:  # as in most calls
             return False
-        self.listed = listed
         for p in listed:
             if id(p) not in self.ids:
                 self.add(p)
-        fewer = len(listed) < len(self.ids)
-        if fewer:
-            self.discard(self.ids - set(map(id, listed)))
+        gone = self.ids - ids
+        self.discard(gone)
         if self.sharded and len(self.parameters) > known:
             found = shards(living(*keepers()))
             self.shards = {key: found[key] for key in self.ids & found.keys()}
             self.compare()
-        self.empty |= fewer and self.without_gradients
-        return fewer and self.without_gradients
+        forgotten = bool(gone) and self.without_gradients
+        self.empty |= forgotten
+        return forgotten
 
     def add(self, p: Tensor) -> None:
         self.ids.add(id(p))
         self.parameters.append(p)
-        self.sharded |= is_sharded(p)
+        self.sharded |= local(p) is not p
         grad = p.grad
         self.seen.append(None if grad is None else ref(grad))
         self.versions.append(0 if grad is None else version(grad))
@@ -112,7 +104,7 @@ class Gradients:
 
     def let_go(self) -> None:
         """Keeps no tensor alive any more."""
-        self.parameters, self.listed, self.seen, self.shards = [], [], [], {}
+        self.parameters, self.seen, self.shards = [], [], {}
 
     @property
     def without_gradients(self) -> bool:
@@ -160,37 +152,28 @@ class Gradients:
         """Whether a parameter got no gradient in more than so many windows up to now."""
         return self.filled - self.last[index] > windows
 
-    def begin_window(self) -> None:
-        """A backward call brings the first gradients after a zeroing. Zeros may be written without a version."""
-        self.filled = filled = self.filled + 1
-        self.is_read = filled <= _READ or filled % _READ_EVERY == 0 or self.unversioned
+    @property
+    def is_read(self) -> bool:
+        """Whether values are read in this window: zeros may be written without a version."""
+        return self.filled <= _READ or self.unversioned
 
     def begin_again(self) -> None:
         """All of them are None or zero."""
-        self.empty, self.came_as_zeros, self.cancelled, self.from_before = True, False, False, False
+        self.empty, self.came_as_zeros, self.from_before = True, False, False
 
     def came(self, first: bool) -> None:
         """A backward call has brought gradients. `first`: none were there."""
-        if len(self.touched) == len(self.last):
-            self.last = [self.filled] * len(self.last)
-        else:
-            for index in self.touched:
-                self.last[index] = self.filled
+        for index in self.touched:
+            self.last[index] = self.filled
         if self.is_read:
             grad = self.parameters[self.touched[0]].grad
             on_cpu = grad is not None and grad.is_cpu  # reading values on any other device would wait for it
             zeros = on_cpu and not any_nonzero(grad) and self.all_zero()
             self.came_as_zeros = zeros and (first or self.came_as_zeros)
-            self.cancelled = zeros and not self.came_as_zeros
         self.empty = False
 
     def all_zero(self) -> bool:
-        if self.sharded:
-            return not any(any_nonzero(grad) for p in self.parameters for grad in self._sharded(p))
-        for grad in map(_grad, self.parameters):  # noqa: SIM110
-            if grad is not None and any_nonzero(grad):
-                return False
-        return True
+        return not any(any_nonzero(grad) for p in self.parameters for grad in self._sharded(p))
 
     def weight_versions(self) -> int:
         """A number that rises with every write to a parameter."""
@@ -234,15 +217,8 @@ def any_nonzero(grad: Tensor) -> bool:
     if grad.is_sparse:
         grad = grad._values()
     if type(grad) is Tensor and grad.is_cpu:  # faster than any(): it makes no tensor, and stops at the first difference
-        return not torch.equal(grad, _zeros(grad.shape, grad.dtype))
-    if grad.numel() > _SMALL and grad.dim() > 1 and grad[0].any():  # the first row is usually enough
-        return True
+        return not torch.equal(grad, torch.zeros((), dtype=grad.dtype, device="cpu").expand(grad.shape))
     return bool(grad.any())
-
-
-@lru_cache(maxsize=1_000)
-def _zeros(shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    return torch.zeros((), dtype=dtype, device="cpu").expand(shape)  # one number in memory, whatever the shape
 
 
 def subclasses(cls: type) -> Iterable[type]:

@@ -1,9 +1,7 @@
 """Keeps the observer's own errors out of the script that it watches: the first one ends the watching, not the run."""
 
 import os
-import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -11,7 +9,7 @@ from pathlib import Path
 from textwrap import shorten
 from traceback import format_exception_only, walk_tb
 
-from torch import Tensor
+from gradaudit.observe.uncompiled import leave_uncompiled
 
 _HOME = Path(__file__).parents[2]
 _OWN = tuple(f"{_HOME / package}{os.sep}" for package in ("gradaudit", "course_utils"))
@@ -49,7 +47,6 @@ class Guard:
     def __init__(self, who: str, then: str, told: Callable[[str], None] = lambda failure: None) -> None:
         self.who, self.then, self.told = who, then, told
         self.failure: str | None = None
-        self.lock = threading.Lock()
 
     def __call__(self, function: Callable) -> Callable:
         """The function as a hook: it returns None where it fails, and from the first failure on."""
@@ -62,6 +59,7 @@ class Guard:
                     self.fail(error)
             return None
 
+        leave_uncompiled(guarded, calls=True)
         return guarded
 
     def around(self, watch: Callable[..., Generator], used_up: bool = False) -> Callable[[Callable], Callable]:
@@ -72,52 +70,50 @@ class Guard:
                 that returned; it is closed there if the original raises.
             used_up: `watch` goes through the first argument, which may be an iterator.
         """
+        begin, end, close = self(_begin), self(_end), self(lambda watching: watching.close())
 
         def wrapper(original: Callable) -> Callable:
             def call(*args, **kwargs):
-                if used_up and not (args and isinstance(args[0], Tensor)):
+                if used_up:
                     args, kwargs = _listed(args, kwargs)
-                if self.failure is None:
-                    try:
-                        watching = watch(*args, **kwargs)
-                        next(watching, None)
-                    except Exception as error:
-                        self.fail(error)
-                if self.failure is not None:
+                watching = begin(watch, args, kwargs)
+                if watching is None:
                     return original(*args, **kwargs)
                 try:
                     result = original(*args, **kwargs)
                 except BaseException:
-                    try:
-                        watching.close()
-                    except Exception as error:
-                        self.fail(error)
+                    close(watching)
                     raise
-                try:
-                    watching.send(result) if self.failure is None else watching.close()
-                except StopIteration:
-                    pass
-                except Exception as error:
-                    self.fail(error)
+                end(watching, result)
                 return result
 
+            leave_uncompiled(call)
             return call
 
         return wrapper
 
     def fail(self, error: Exception) -> None:
         """Notes an error of the observer's own and warns of it, if it is the first."""
-        if _is_of_a_signal(error):
-            raise error
         from gradaudit.callsite import where  # a record alone doesn't need it
 
         script = where()  # "" if this thread runs nothing of it
-        with self.lock:
-            if self.failure is not None:
-                return
-            self.failure = f"{_in_words(error)}, at {_own_line(error)}, called from {script}"
+        if self.failure is not None:
+            return
+        words = shorten("".join(format_exception_only(error)), _LONGEST, placeholder=" ...")
+        self.failure = f"{words}, at {_own_line(error)}, called from {script}"
         self.told(self.failure)
         _warn(f"{self.who} has failed ({self.failure}) and {self.then}: please report this.", script)
+
+
+def _begin(watch: Callable[..., Generator], args: tuple, kwargs: dict) -> Generator:
+    watching = watch(*args, **kwargs)
+    next(watching, None)
+    return watching
+
+
+def _end(watching: Generator, result: object) -> None:
+    with suppress(StopIteration):
+        watching.send(result)
 
 
 def _listed(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -126,32 +122,18 @@ def _listed(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     return args, {name: list(value) if hasattr(value, "__next__") else value for name, value in kwargs.items()}
 
 
-def _is_of_a_signal(error: Exception) -> bool:
-    """Has a handler of a signal raised it, as for a time limit, while the observer was running?"""
-    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
-    return any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__))
-
-
-def _in_words(error: Exception) -> str:
-    return shorten("".join(format_exception_only(error)), _LONGEST, placeholder=" ...")
-
-
 def _own_line(error: Exception) -> str:
     """Where our code raised the error, or called what raised it."""
     lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [at for at in lines if at[0].startswith(_OWN) and not at[0].startswith(__file__)]
-    file, line = (own or lines)[-1]
-    path = Path(file)
-    return f"{path.relative_to(_HOME).as_posix() if file.startswith(_OWN) else path}:{line}"
+    file, line = [at for at in lines if at[0].startswith(_OWN)][-1]
+    return f"{Path(file).relative_to(_HOME).as_posix()}:{line}"
 
 
 def _warn(text: str, script: str) -> None:
     file, _, line = script.rpartition(":")
     try:
         warnings.warn_explicit(text, ObserverFailure, file or __file__, int(line or 0))
-    except Exception as error:
-        asked = any(action == "error" and category is ObserverFailure for action, _, category, *_ in warnings.filters)
-        if isinstance(error, ObserverFailure) and asked:
+    except ObserverFailure:
+        if any(action == "error" and category is ObserverFailure for action, _, category, *_ in warnings.filters):
             raise
-        with suppress(Exception):
-            sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{text}\n")

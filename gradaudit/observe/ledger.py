@@ -127,48 +127,34 @@ class OptimizerLedger:
     update_type, gradients_type = Update, Gradients
     by_hand = False  # are its gradients used by something else than an optimizer of PyTorch's?
 
-    def __init__(self, optimizer: Optimizer | None, died=None) -> None:
-        self.optimizer = (lambda: None) if optimizer is None else ref(optimizer, died)  # a loop may drop its optimizers
+    def __init__(self, optimizer: Optimizer | None) -> None:
+        self.optimizer = (lambda: None) if optimizer is None else ref(optimizer)  # a loop may drop its optimizers
         self.kind = type(optimizer).__name__
         self.name = ""  # the observer names a ledger when it is first used
         self.gradients = self.gradients_type()
         self.in_grad, self.unused, self.unmade, self.made = Kept(), 0, 0, 0
         self.updates, self.lost = Kept(), Kept()
         self.open = self.update_type(self)
-        self.thread: int | None = None  # which one trains it
-        self.shared = False  # do several?
         self.depth = 0  # of the step that is running: a step may call the step that it inherits
-        self.in_closure = False
         self.optimizers = 1  # that it has had, one after the other
-        self.evaluation: int | None = None  # how often the step that is running has called its closure, if it has one
-        self.superseded = 0  # calls of earlier evaluations
+        self.calls_closure = False  # does that step call a closure of the script's?
 
     def __getstate__(self) -> dict:
         """The ledger alone can be pickled, as on its way from another rank."""
         names = ("name", "kind", "in_grad", "unused", "unmade", "updates", "lost", "made", "open")
         return {name: getattr(self, name) for name in names}
 
-    @property
-    def inside_its_step(self) -> bool:
-        """Does the optimizer's own code run, and not a closure that the script gave it?"""
-        return self.depth > 0 and not self.in_closure
-
-    def begin_evaluation(self) -> None:
-        """The step calls its closure, perhaps once more."""
-        self.evaluation, self.in_closure = (self.evaluation or 0) + 1, True
-        self.superseded = self.unused if self.evaluation > 1 else 0
-
     def received(self, call: Call) -> None:
         self.in_grad.append(call)
         self.unused, self.unmade = self.unused + 1, self.unmade + 1
-        if self.evaluation is not None:  # an optimizer that calls its closure reads every gradient of it
+        if self.calls_closure:  # an optimizer that calls its closure reads every gradient of it
             call.read = True
 
     def stepped(self, skipped: bool) -> Update:
         update, self.open = self.open, self.update_type(self)
         self.made += 1
-        update.close(self.in_grad, self.unused - self.superseded, self.unmade, skipped)
-        self.unused, self.superseded, self.unmade = 0, 0, self.unmade if skipped else 0
+        update.close(self.in_grad, self.unused, self.unmade, skipped)
+        self.unused, self.unmade = 0, self.unmade if skipped else 0
         self.updates.append(update)
         return update
 
@@ -193,7 +179,7 @@ class OptimizerLedger:
     def forget(self) -> None:
         """Nothing is in `.grad` any more."""
         self.in_grad = Kept()  # a new one: the updates keep those that they used
-        self.unused = self.unmade = self.superseded = 0
+        self.unused = self.unmade = 0
 
     def changed(self, replaced: bool) -> None:
         """Something was written to gradients. `replaced`: nothing is left of what earlier updates had used."""

@@ -10,7 +10,7 @@ Every hook and every patch of the instruments is detached again here, however th
 
 import gc
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -25,7 +25,6 @@ from gradaudit.observe.gradients import living, subclasses, tensors_in
 from gradaudit.observe.guard import Guard
 from gradaudit.observe.ledger import Call, OptimizerLedger, Update, Zeroing
 from gradaudit.observe.patches import patch
-from gradaudit.observe.uncompiled import leave_uncompiled
 
 
 class Listener:
@@ -36,7 +35,6 @@ class Listener:
 
     who = "The observer"  # in the words of a warning
     ledger_type = OptimizerLedger  # may have more to note for each optimizer
-    hears_zeroing_at_once = True  # else at the next event, if it was of gradients that a step has used
 
     def attach(self, observer: "Observer") -> None:
         """The block begins. Further functions may be wrapped with `observer.patch`."""
@@ -116,22 +114,24 @@ class Observer:
     """Finds the optimizers, attaches the hooks and patches, and keeps the ledger by what they see."""
 
     def __init__(self, listener: Listener) -> None:
-        self.listener, self.hears_zeroing_at_once = listener, listener.hears_zeroing_at_once
-        self.guard = Guard(listener.who, "your script goes on unwatched", self._give_up)
+        self.listener = listener
+        self.guard = Guard(listener.who, "your script goes on unwatched", listener.gave_up)
         self.undo = ExitStack()
         self.ledgers: dict[int, OptimizerLedger] = {}  # by the id of the optimizer
         self.by_hand: list[OptimizerLedger] = []  # added by the listener: no optimizer holds their parameters
-        self.active: list[OptimizerLedger] = []  # all ledgers; replaced, never changed, since threads go through it
-        self.died = False  # has an optimizer died since the last look?
         self.names: Counter[str] = Counter()
         self.calls = 0
-        self.running: dict[int, Call] = {}  # backward calls, by thread
+        self.running: Call | None = None  # the backward call that is under way
+        self.thread: int | None = None  # in which it was made
         self.options = (None, None)  # retain_graph and create_graph of the last backward call
-        self.probes: dict[int, list] = defaultdict(list)  # hooks for one backward call, by thread
-        self.threads: set[int] = set()  # those that train
+        self.probes: list = []  # hooks for the backward call that runs
+
+    @property
+    def active(self) -> list[OptimizerLedger]:
+        """All ledgers."""
+        return [*self.ledgers.values(), *self.by_hand]
 
     def attach(self) -> None:
-        leave_uncompiled("gradaudit", *{cls.__module__ for cls in type(self.listener).__mro__ if cls is not object})
         self.undo.callback(register_optimizer_step_pre_hook(self.guard(self._before_step)).remove)
         self.undo.callback(register_optimizer_step_post_hook(self.guard(self._after_step)).remove)
         self.patch(torch.autograd, "backward", self._around_backward, used_up=True)
@@ -150,63 +150,50 @@ class Observer:
         self.undo.callback(patch(owner, name, self.guard.around(watch, used_up)))
 
     def probe(self, register: Callable, note: Callable) -> None:
-        """Registers a hook for as long as this thread's backward call runs."""
-        self.probes[threading.get_ident()].append(register(self.guard(note)))
+        """Registers a hook for as long as the backward call runs."""
+        self.probes.append(register(self.guard(note)))
 
     def finish(self) -> None:
         try:
             self.guard(self._end_ledgers)()
         finally:
             self._let_go()
-            try:
-                self.undo.close()
-            except Exception as error:
-                self.guard.fail(error)
+            self.undo.close()
 
     def _end_ledgers(self) -> None:
         self.look(values=True)
-        for ledger in (*self.ledgers.values(), *self.by_hand):
+        for ledger in self.active:
             self.listener.ended(ledger)
 
     def _let_go(self) -> None:
         """Keeps nothing of the script's alive any more."""
         for ledger in self.active:
             ledger.gradients.let_go()
-        self.ledgers.clear()
-        self.active, self.by_hand = [], []
-
-    def _give_up(self, failure: str) -> None:
-        self._let_go()
-        self.listener.gave_up(failure)
+        self.ledgers, self.by_hand = {}, []
 
     # Ledgers
 
     def ledger_of(self, optimizer: Optimizer) -> OptimizerLedger | None:
-        """The optimizer's ledger. Wrappers, as frameworks put around an optimizer, have none: what they wrap steps."""
+        """The optimizer's ledger. Wrappers, as frameworks put around an optimizer, have none: what they wrap steps.
+
+        Nor has one of a model in FSDP1, where the gradients of several micro-batches come and go.
+        """
         ledger = self.ledgers.get(id(optimizer))
         if ledger is None or ledger.optimizer() is not optimizer:
-            if not hasattr(type(optimizer).step, "hooked") or not hasattr(optimizer, "param_groups"):
+            parameters = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
+            in_fsdp1 = any(hasattr(p, "_fsdp_flattened") for p in parameters)
+            if not parameters or in_fsdp1 or not hasattr(type(optimizer).step, "hooked"):
                 return None
             if ledger is not None:  # of a dead optimizer that lay at the same address
                 self._end(ledger)
-            ledger = self.ledgers[id(optimizer)] = self.listener.ledger_type(optimizer, self.note_death)
-            if threading.current_thread() is not threading.main_thread():  # which trains what it makes
-                self._trains(ledger)
-            self._list_ledgers()
+            ledger = self.ledgers[id(optimizer)] = self.listener.ledger_type(optimizer)
         self._update(ledger)
         for other in self.by_hand:
             if not other.gradients.ids.isdisjoint(ledger.gradients.ids):
                 other.gradients.discard(ledger.gradients.ids)
                 if not other.gradients.ids and not other.name:  # nothing can happen to it any more
                     self.by_hand = [each for each in self.by_hand if each is not other]
-                    self._list_ledgers()
         return ledger
-
-    def update(self) -> None:
-        """The optimizers may hold other parameters by now."""
-        for ledger in self.own():
-            if not ledger.by_hand:
-                self._update(ledger)
 
     @staticmethod
     def _update(ledger: OptimizerLedger) -> None:
@@ -218,51 +205,23 @@ class Observer:
 
     def add_by_hand(self, ledger: OptimizerLedger) -> None:
         self.by_hand = [*self.by_hand, ledger]
-        self._list_ledgers()
-
-    def _list_ledgers(self) -> None:
-        self.active = [*self.ledgers.values(), *self.by_hand]
-
-    def own(self) -> list[OptimizerLedger]:
-        """The ledgers that this thread may look at. Another thread may be writing to the others' gradients just now."""
-        me = threading.get_ident()
-        if len(self.threads) < 2 and (not self.threads or me in self.threads):
-            return self.active
-        alive = {thread.ident for thread in threading.enumerate()}
-        return [each for each in self.active if each.shared or each.thread in (me, None) or each.thread not in alive]
-
-    def _trains(self, ledger: OptimizerLedger) -> None:
-        """This thread works with the ledger."""
-        me = threading.get_ident()
-        if ledger.thread != me:
-            self.threads.add(me)
-            ledger.shared |= ledger.thread is not None
-            ledger.thread = me
-
-    def note_death(self, _) -> None:
-        """Of an optimizer, or of a parameter that none has."""
-        self.died = True
 
     def _end_dead_ledgers(self) -> None:
-        self.died, own = False, self.own()
         for key, ledger in list(self.ledgers.items()):
             if ledger.optimizer() is None:
+                self._look_at(ledger)
                 self.ledgers.pop(key, None)
-                if ledger in own:
-                    self._look_at(ledger)
                 self._hand_over(ledger) or self._end(ledger)
         for ledger in self.by_hand:
             if not ledger.gradients.parameters:
                 self._end(ledger)
         self.by_hand = [ledger for ledger in self.by_hand if ledger.gradients.parameters]
-        self._list_ledgers()
 
     def _hand_over(self, ledger: OptimizerLedger) -> bool:
         """A script may create a new optimizer for each update, over the same parameters: then these are one."""
         for key, other in self.ledgers.items():
             alike = other.kind == ledger.kind and other.gradients.ids == ledger.gradients.ids
-            new = other.optimizer() is not None and not (other.made or other.in_grad)
-            if alike and new and ledger.made == ledger.optimizers:
+            if alike and ledger.made == ledger.optimizers and not (other.made or other.in_grad):
                 ledger.optimizer, ledger.optimizers = other.optimizer, ledger.optimizers + 1
                 self.ledgers[key] = ledger
                 return True
@@ -283,69 +242,54 @@ class Observer:
     # Between the events
 
     def look(self, values: bool = False) -> None:
-        """What has happened to the gradients since the last event? Inside a backward call this cannot be told.
+        """Tells what has happened to the gradients since the last event. Inside a backward call this cannot be told.
 
         Args:
             values: Also read values: old code zeroes through `.data`, which raises no version.
         """
-        if self.running:
+        if self.running is not None:
             if self.inside() is None:
                 self.listener.overlapped()
             return
-        if self.died:
-            self._end_dead_ledgers()
-        alive = self._see_updates_by_hand() if self.by_hand else None  # until this look has ended
-        for ledger in self.own():
-            if not ledger.by_hand or ledger.gradients.parameters:
-                self._look_at(ledger, values)
-        del alive
-
-    def _see_updates_by_hand(self) -> list[list[Tensor]]:
-        alive = [ledger.gradients.parameters for ledger in self.by_hand]
-        for ledger in self.own():
-            if ledger.by_hand and ledger.unused and self.listener.wrote(ledger):
+        self._end_dead_ledgers()
+        alive = [ledger.gradients.parameters for ledger in self.by_hand]  # until this look has ended
+        for ledger in self.by_hand:
+            if ledger.unused and self.listener.wrote(ledger):
                 self.step(ledger)
-        return alive
+        for ledger in self.active:
+            self._look_at(ledger, values)
+        del alive
 
     def overlook(self) -> None:
         """What has been written to gradients since the last event is no change by the script."""
-        if not self.running:
-            for ledger in self.own():
+        if self.running is None:
+            for ledger in self.active:
                 ledger.gradients.compare()
 
     def _look_at(self, ledger: OptimizerLedger, values: bool = False) -> None:
-        gradients = ledger.gradients
-        if not gradients.compare():
-            if not values:
-                return
-            if gradients.empty:
-                if not (gradients.without_gradients or gradients.all_zero()):
-                    gradients.empty, gradients.unversioned = False, True
-                    self.listener.changed(ledger, assigned=True)
-            elif self._may_be_zeroed(ledger) and gradients.all_zero():
-                gradients.unversioned = True
-                self._zeroed(ledger)
+        gradients, was_empty = ledger.gradients, ledger.gradients.empty
+        written = gradients.compare()
+        if not written and not (values and self._must_be_read(ledger)):
             return
-        was_empty, gradients.empty = gradients.empty, gradients.without_gradients or gradients.all_zero()
+        gradients.empty = gradients.without_gradients or gradients.all_zero()
+        if not written and gradients.empty == was_empty:
+            return
+        gradients.unversioned |= not written
         if gradients.empty:
-            self._zeroed(ledger)
+            self.listener.zeroed(ledger, ledger.zeroed())
+            gradients.begin_again()
         else:
             assigned = was_empty or (gradients.put and not ledger.unused)
-            gradients.came_as_zeros = gradients.cancelled = False
+            gradients.came_as_zeros = False
             ledger.changed(replaced=assigned)
             self.listener.changed(ledger, assigned)
 
     @staticmethod
-    def _may_be_zeroed(ledger: OptimizerLedger) -> bool:
-        """Could old code have zeroed its gradients through `.data`, and are values read in this window?"""
+    def _must_be_read(ledger: OptimizerLedger) -> bool:
+        """Whether something may have been written that raised no version: old code zeroes through `.data`."""
         gradients = ledger.gradients
-        explained = gradients.came_as_zeros or gradients.cancelled
-        return bool(ledger.in_grad) and not explained and (gradients.is_read or not ledger.unused)
-
-    def _zeroed(self, ledger: OptimizerLedger) -> None:
-        zeroing = ledger.zeroed()
-        self.listener.zeroed(ledger, zeroing)
-        ledger.gradients.begin_again()
+        may_be_zeroed = ledger.in_grad and not gradients.came_as_zeros and (gradients.is_read or not ledger.unused)
+        return gradients.empty or bool(may_be_zeroed)
 
     def _around_swap(self, *_, **__) -> Generator:
         """As in `model.to()`, for some parameters. PyTorch swaps no tensor that a weak reference refers to."""
@@ -353,124 +297,92 @@ class Observer:
         for ledger in self.active:
             ledger.gradients.seen = [None] * len(ledger.gradients.seen)
         yield
-        for ledger in self.active:
-            ledger.gradients.compare()
+        self.overlook()
 
     def _around_zero_grad(self, optimizer: Optimizer, *args, **kwargs) -> Generator:
         yield
-        if self.hears_zeroing_at_once or self.running or any([ledger.unused for ledger in self.active]):
-            self.look()
-        if self.running and self.inside() is not None:  # an optimizer that steps and zeroes inside a backward call
-            ledger = self.ledger_of(optimizer)
-            if ledger is not None:
-                self._look_at(ledger)
+        self.look()
+        ledger = self.ledger_of(optimizer) if self.inside() is not None else None
+        if ledger is not None:  # an optimizer that steps and zeroes inside a backward call
+            self._look_at(ledger)
 
     # Backward and step
 
     def inside(self) -> Call | None:
         """The backward call that this thread is in the middle of, or None."""
-        call = self.running.get(threading.get_ident())
-        if call is None and isinstance(threading.current_thread(), threading._DummyThread):
-            call = next(reversed(list(self.running.values())), None)  # a thread of autograd's own, one for each GPU
-        return call
+        thread = threading.current_thread()  # a dummy if it is one of autograd's own, which has one for each GPU
+        own = thread.ident == self.thread or isinstance(thread, threading._DummyThread)
+        return self.running if own else None
 
     def _around_backward(
-        self, tensors=(), grad_tensors=None, retain_graph=None, create_graph=False, grad_variables=None, *args, **kwargs
+        self, tensors=(), grad_tensors=None, retain_graph=None, create_graph=False, *args, **kwargs
     ) -> Generator:
-        if self.running and self.inside() is not None:  # a checkpoint runs a backward inside the backward
+        if self.inside() is not None:  # a checkpoint runs a backward inside the backward
             return
         self.look(values=True)
-        self.update()
+        for ledger in list(self.ledgers.values()):  # they may hold other parameters by now
+            self._update(ledger)
         roots = [tensors] if isinstance(tensors, Tensor) else tensors_in(tensors)
-        given = grad_tensors is not None or grad_variables is not None
         self.options = retain_graph, create_graph
-        me = threading.get_ident()
         try:
             self.calls += 1
-            call = self.listener.backward_begins(self.calls, roots, given)
-            if self.running:
-                self.listener.overlapped()
-            self.running[me] = call
-            try:
-                yield
-            finally:
-                del self.running[me]
-                if self.guard.failure is None:
-                    for ledger in self.own():
-                        self._receive(ledger, call)
-                    self.listener.backward_ends(call)
+            call = self.listener.backward_begins(self.calls, roots, grad_tensors is not None)
+            self.running, self.thread = call, threading.get_ident()
+            yield
         finally:
-            for probe in self.probes.pop(me, ()):
+            call, self.running = self.running, None
+            for probe in self.probes:
                 probe.remove()
+            self.probes = []
+            if call is not None and self.guard.failure is None:
+                for ledger in self.active:
+                    self._receive(ledger, call)
+                self.listener.backward_ends(call)
 
     def _receive(self, ledger: OptimizerLedger, call: Call) -> None:
         """If the ledger's parameters have got gradients from this backward call, the ledger says so from now on."""
         gradients = ledger.gradients
         if not gradients.compare():
             return
-        if ledger.thread != threading.get_ident():
-            self._trains(ledger)
         first = not ledger.in_grad
-        if first:
-            gradients.begin_window()
+        gradients.filled += first
         gradients.came(first)
-        if not ledger.in_closure:  # whatever step was running has ended, perhaps by an exception
-            ledger.depth, ledger.evaluation = 0, None
+        if not ledger.calls_closure:  # whatever step was running has ended, perhaps by an exception
+            ledger.depth = 0
         ledger.received(call)
         ledger.name or ledger.by_hand or self.name(ledger)
         self.listener.received(ledger, call)
 
-    def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+    def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         ledger = None if is_dynamo_compiling() else self.ledger_of(optimizer)
         if ledger is None:
-            return None
-        if ledger.thread != threading.get_ident():
-            self._trains(ledger)
-        call = self.inside() if self.running else None
+            return
+        call = self.inside()
         if call is not None:  # an optimizer that steps inside a backward call
             self._receive(ledger, call)
         self.look(values=True)
         ledger.depth += 1
         if ledger.depth > 1:
-            return None
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
+            return
+        ledger.calls_closure = kwargs.get("closure", args[1] if len(args) > 1 else None) is not None
+        if not ledger.calls_closure:
             found_inf = getattr(optimizer, "found_inf", None)  # set by a scaler while a fused optimizer steps
             self.step(ledger, skipped=found_inf is not None and bool(found_inf))
-            return None
-        ledger.evaluation = 0
-        watched = self._watched_closure(ledger, closure)
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": watched}
-        return (args[0], watched, *args[2:]), kwargs
-
-    def _watched_closure(self, ledger: OptimizerLedger, closure: Callable) -> Callable:
-        def evaluate(*args, **kwargs):
-            ledger.begin_evaluation()
-            try:
-                return closure(*args, **kwargs)
-            except BaseException:
-                ledger.depth, ledger.evaluation = 0, None  # the step ends with this, and no hook will tell
-                raise
-            finally:
-                ledger.in_closure = False
-
-        return evaluate
 
     def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         ledger = None if is_dynamo_compiling() else self.ledgers.get(id(optimizer))  # known before the step
         if ledger is None:
             return
         ledger.depth = max(0, ledger.depth - 1)
-        if ledger.evaluation is not None and not ledger.depth:
+        if ledger.calls_closure and not ledger.depth:
             self.look()
             self.step(ledger)
-            ledger.evaluation = None
+            ledger.calls_closure = False
         self.listener.step_ended()
 
     def step(self, ledger: OptimizerLedger, skipped: bool = False) -> None:
         gradients = ledger.gradients
-        if gradients.came_as_zeros and ledger.evaluation is None:  # a step on zeros uses nothing
+        if gradients.came_as_zeros and not ledger.calls_closure:  # a step on zeros uses nothing
             ledger.found_zeros()
             gradients.begin_again()
         ledger.name or self.name(ledger)

@@ -5,6 +5,8 @@ from functools import reduce, wraps
 
 from torch.compiler import is_dynamo_compiling
 
+from gradaudit.observe.uncompiled import leave_uncompiled
+
 
 class _Patch:
     """A function that stands in for an attribute and calls what its wrappers make of the original.
@@ -24,6 +26,7 @@ class _Patch:
                 return self.original(*args, **kwargs)
             return self.call(*args, **kwargs)
 
+        leave_uncompiled(patched)
         patched.patch, self.patched = self, patched
         # torch.jit.script compiles the original: that of a function that is its own wrapper while tracing
         vars(patched).update({"__script_if_tracing_wrapper": True, "__original_fn": self.original})

@@ -3,7 +3,6 @@
 They are taken where the gradient is largest: an update moves them along the gradient or against it.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from gradaudit.observe.gradients import local
 
 _NUMBERS = 8  # of each parameter, at most
-_SAME = 0.99  # cosine of two directions that differ by rounding
 REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -25,37 +23,36 @@ class Sample(NamedTuple):
     size: int  # of the parameter
     memory: tuple[int, int]  # where it lay, and its version: an update may leave all numbers as they are
 
-    def move(self, p: Tensor) -> Tensor | None:
-        """How far the parameter has moved since; None if nothing was written, or if nobody knows."""
-        weights = local(p)
-        if not self.gradient.any() or weights.numel() != self.size:
-            return None
-        now, before = _take(weights, self.places).double(), self.values.double()  # its type may be another by now
-        unwritten = _memory(weights) == self.memory and torch.allclose(now, before, rtol=0, atol=0, equal_nan=True)
-        return None if unwritten else now - before
+    def has_moved(self, p: Tensor) -> bool:
+        """Whether the parameter was written to since, as far as anyone knows."""
+        now = self._now(p)
+        if now is None or not self.gradient.any():
+            return False
+        return _memory(local(p)) != self.memory or not _same(now, self.values, 0.0)
+
+    def signs(self, p: Tensor) -> Tensor:
+        """For each number whether it has moved along its gradient, 1, or against it, -1."""
+        return torch.nan_to_num(((self._now(p) - self.values.double()) * self.gradient.double()).sign())
 
     def differs(self, grad: Tensor | None) -> bool:
-        """Does a gradient hold other numbers now?"""
-        grad = local(grad)
-        if grad is None or grad.is_sparse or grad.numel() != self.size or not _can_be_read(grad):
-            return False
-        now, before = _take(grad, self.places).double(), self.gradient.double()
-        return not torch.allclose(now, before, rtol=1e-6, atol=0, equal_nan=True)
+        """Whether a gradient holds other numbers now."""
+        now = self._now(grad)
+        return now is not None and not _same(now, self.gradient, 1e-6)
 
     def ratio(self, grad: Tensor | None) -> float | None:
         """What a gradient was multiplied by since; None if that isn't one number."""
-        grad, before = local(grad), self.gradient.double()
-        if grad is None or grad.is_sparse or grad.numel() != self.size or not _can_be_read(grad) or not before.any():
+        now, before = self._now(grad), self.gradient.double()
+        if now is None or not before.any():
             return None
-        ratios = (_take(grad, self.places).double() / before)[before != 0]
+        ratios = (now / before)[before != 0]
         return float(ratios[0]) if torch.allclose(ratios, ratios[0], rtol=1e-3, atol=0) else None
 
-    def given_to(self, others: Iterable[Tensor]) -> bool:
-        """Is this gradient, or a multiple of it, also the gradient of one of the others?"""
-        gradients = (local(other.grad) for other in others)
-        alike = [each for each in gradients if each is not None and each.numel() == self.size and _can_be_read(each)]
-        taken = [_take(each, self.places).double() for each in alike]
-        return any(torch.cosine_similarity(self.gradient.double(), each, dim=0) > _SAME for each in taken)
+    def _now(self, tensor: Tensor | None) -> Tensor | None:
+        """The numbers of the parameter, or of its gradient, as they are now; its type may be another."""
+        tensor = local(tensor)
+        if tensor is None or tensor.is_sparse or tensor.numel() != self.size or not _can_be_read(tensor):
+            return None
+        return _take(tensor, self.places).double()
 
 
 def sample(p: Tensor, last: Sample | None = None) -> Sample | None:
@@ -80,6 +77,10 @@ def _can_be_read(*tensors: Tensor) -> bool:
 
 def _take(tensor: Tensor, places: Tensor) -> Tensor:
     return tensor.detach().flatten()[places.to(tensor.device)].to(places.device)
+
+
+def _same(now: Tensor, before: Tensor, within: float) -> bool:
+    return torch.allclose(now, before.double(), rtol=within, atol=0, equal_nan=True)
 
 
 def _memory(weights: Tensor) -> tuple[int, int]:

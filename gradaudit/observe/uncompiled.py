@@ -6,9 +6,7 @@ compiled pieces of the user's: then Dynamo would compile the observer, too.
 """
 
 import sys
-from collections.abc import Iterator
-from functools import cache
-from types import CodeType, ModuleType
+from types import FunctionType
 
 import torch
 
@@ -22,52 +20,17 @@ def backward_is_compiled() -> bool:
     return getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False)
 
 
-def leave_uncompiled(*packages: str) -> None:
-    """What is loaded of these packages runs as it stands, also where compiled code calls it.
+def leave_uncompiled(function: FunctionType, calls: bool = False) -> None:
+    """Lets a function run as it stands, also where compiled code calls it.
 
     Args:
-        packages: Their names. Modules that are loaded later need another call.
+        function: One written in Python; it shares this with all that are made by the same line.
+        calls: Whether all that it calls is left uncompiled, too.
 
     Example:
-        >>> leave_uncompiled("gradaudit.observe")
+        >>> leave_uncompiled(lambda: None)
     """
-    _skip_packages(packages, len(sys.modules))
-
-
-@cache  # for speed: a search goes through thousands of modules
-def _skip_packages(packages: tuple[str, ...], _: int) -> None:
-    for name, module in list(sys.modules.items()):
-        if name.startswith(packages) and isinstance(module, ModuleType):
-            _skip_module(module)
-
-
-@cache
-def _skip_module(module: ModuleType) -> None:
-    for thing in list(vars(module).values()):
-        if getattr(thing, "__module__", None) == module.__name__:
-            for function in vars(thing).values() if isinstance(thing, type) else [thing]:
-                for code in _codes(getattr(_plain(function), "__code__", None)):
-                    _skip(code)
-
-
-def _plain(function: object) -> object:
-    """The function inside a property, a class method, a context manager, a cache or a rule."""
-    for inside in ("fget", "__func__", "__wrapped__"):
-        function = getattr(function, inside, None) or function
-    return function
-
-
-def _codes(code: CodeType | None) -> Iterator[CodeType]:
-    """The code of a function, and of the functions inside it."""
-    if code is not None:
-        yield code
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                yield from _codes(constant)
-
-
-def _skip(code: CodeType) -> None:
-    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    if hasattr(frames, "set_code_exec_strategy"):
-        action = frames._FrameAction
-        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    frames = torch._C._dynamo.eval_frame
+    action = frames._FrameAction
+    below = action.SKIP if calls else action.DEFAULT
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, below))

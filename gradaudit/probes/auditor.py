@@ -47,7 +47,6 @@ class Auditor(Listener):
 
     who = "The auditor"
     ledger_type = AuditedLedger
-    hears_zeroing_at_once = False  # only the line on which gradients are lost is told
 
     def __init__(self) -> None:
         self.history = History()
@@ -126,7 +125,7 @@ class Auditor(Listener):
         if len(gradients.touched) < len(gradients.parameters):
             call.reach[ledger] = _places(tuple(gradients.touched))
         early = ledger.made < _SAMPLED_UPDATES and call.number <= PROBED_GRAPHS
-        if early and ledger.evaluation is None and not ledger.by_hand:
+        if early and not ledger.calls_closure and not ledger.by_hand:
             ledger.take_samples()
         elif ledger.samples:
             ledger.samples = []
@@ -143,8 +142,6 @@ class Auditor(Listener):
 
     def backward_ends(self, call: AuditedCall) -> None:
         self.history.calls.append(call)
-        for ledger in self.observer.by_hand:
-            ledger.beside |= len(call.ledgers) > bool(ledger.name) and ledger.in_grad[-1:] == [call]
         if call.number % _TRIM_EVERY == 0:
             self.history.calls = self.history.calls.trimmed()
             for ledger in self.observer.active:
@@ -156,7 +153,6 @@ class Auditor(Listener):
         return self.by_hand.wrote(ledger)
 
     def zeroed(self, ledger: AuditedLedger, zeroing: Zeroing) -> None:
-        ledger.cleared = True
         if ledger.samples:
             ledger.notice_a_move()
         if zeroing.calls:

@@ -73,7 +73,7 @@ class Ranks:
 
     def _around_all_reduce(self, tensor=None, *args, **kwargs) -> Generator:
         """A script may average gradients itself. The call writes to them and raises no version."""
-        for ledger in self.observer.own():
+        for ledger in self.observer.active:
             if ledger.unused and any(p.grad is tensor for p in ledger.gradients.parameters):
                 ledger.open.rewritten = True
         yield

@@ -92,11 +92,11 @@ class Scaling:
         ids = set(map(id, given))
         norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
         limit = float(args[0]) if args and isinstance(args[0], int | float) else 0.0
-        touched = [each for each in self.observer.own() if not each.gradients.ids.isdisjoint(ids)]
-        meant = [each for each in touched if not each.inside_its_step]
+        touched = [each for each in self.observer.active if not each.gradients.ids.isdisjoint(ids)]
+        meant = [each for each in touched if not each.depth or each.calls_closure]  # else its own step clips them
         filled = [each for each in meant if each.unused and each.steps]  # others are only clipped along with these
         if not given:  # a generator that is used up
-            filled = [each for each in self.observer.own() if each.unused and each.steps][:1]
+            filled = [each for each in self.observer.active if each.unused and each.steps][:1]
         for ledger in filled or meant:
             if ledger.samples and ledger.rewritten():
                 ledger.clips_by_data, ledger.scaled = True, 1.0

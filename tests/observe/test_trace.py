@@ -80,12 +80,6 @@ def only_zeros(model, optimizer):
     optimizer.zero_grad()
 
 
-def opposite_gradients(model, optimizer):
-    for factor in (1.0, -1.0, 1.0):
-        backward(model, factor)
-        optimizer.step()
-
-
 LOOPS = {
     "windows": (windows, "bbbbSzbbSz", [4, 2]),
     "model.zero_grad()": (zeroed_twice(lambda model: model.zero_grad()), "bzbSz", [1]),
@@ -94,7 +88,6 @@ LOOPS = {
     "times zero": (zeroed_twice(for_each(lambda p: p.grad.mul_(0))), "bzbSz", [1]),
     "del": (zeroed_twice(for_each(lambda p: delattr(p, "grad"))), "bzbSz", [1]),
     "only zeros": (only_zeros, "bSz", [0]),
-    "a sum of zero": (opposite_gradients, "bSbSbS", [1, 2, 3]),
     "a part is zeroed": (after_backward(lambda model: setattr(model.weight, "grad", None)), "bcS", [1]),
     "clipped": (after_backward(lambda model: nn.utils.clip_grad_norm_([model.weight], 0.01)), "bcS", [1]),
     "through .data": (after_backward(lambda model: model.weight.grad.data.mul_(0.5)), "bcS", [1]),

@@ -39,7 +39,6 @@ JUDGED = {  # engine, loops, how they exchange and zero, what else is expected; 
     "reduced over the shards in each, over replicas in the last": ("HSDP", THREE, (loops.scattered,), ()),
     "bucket views, set to zero": ("DDP, bucket views", ("right", "undivided"), IN_PLACE, ()),
     "compiled DDP": ("compiled DDP", THREE, (), ()),
-    "FSDP1": ("FSDP1", ("right", "every", "undivided", "never zeroed"), (), SHARDS),
 }
 JUDGED_TOO = {
     "bucket views": ("DDP, bucket views", ERRORS, (), ()),
@@ -48,7 +47,6 @@ JUDGED_TOO = {
     "FSDP2, set to zero": ("FSDP2", ("right", "undivided"), IN_PLACE, ()),
     "TP, set to zero": ("TP", ("right", "undivided"), IN_PLACE, ()),
     "compiled FSDP2": ("compiled FSDP2", THREE, (), ()),
-    "FSDP1, original parameters": ("FSDP1, original parameters", JUDGED["FSDP1"][1], (), SHARDS),
 }
 
 
@@ -61,7 +59,7 @@ def test_each_loop_is_judged_on_each_rank(two, case):
 @pytest.mark.parametrize(
     "engine",
     exhaustive.mark(
-        ["DDP", "DDP, bucket views", "FSDP2", "HSDP", "TP", "FSDP1, original parameters", "compiled DDP"],
+        ["DDP", "DDP, bucket views", "FSDP2", "HSDP", "TP", "compiled DDP"],
         but=["DDP, bucket views", "HSDP"],
     ),
 )
