@@ -60,7 +60,7 @@ class Auditor(Listener):
         self.by_hand = UpdatesByHand(observer, self.history)
         self.graphs = Graphs(self.key, observer, self.by_hand.find)
         self.scaling, self.schedules, self.ranks = Scaling(observer, self.history), Schedules(observer), Ranks(observer)
-        self.named, self.made = NamedLosses(self.key), MadeLosses(observer)
+        self.named, self.made = NamedLosses(self.key), MadeLosses(self.key, observer)
         observer.undo.callback(observer.guard(self._finish))
         observer.patch(torch.autograd, "grad", self._around_grad)
         observer.patch(BaseProcess, "start", after(self._note_process))
