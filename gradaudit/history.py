@@ -188,7 +188,7 @@ class AuditedUpdate(Update):
     updated_after: tuple[tuple[int, Place], ...] = ()  # scaler.update() inside the window
     scheduled: tuple[tuple[int, Place], ...] = ()  # scheduler.step() inside the window, and where
     scheduled_after: tuple[Place, ...] = ()  # scheduler.step() after the step, before the next backward
-    scaler: tuple | None = None  # the number of the GradScaler that made this step, and from where it was first used
+    scaler = 0  # the number of the GradScaler that made this step; 0 without one
     dtype: torch.dtype | None = None  # of its gradients; None if every .grad was None, so that the step did nothing
 
     @property
@@ -276,14 +276,13 @@ class AuditedLedger(OptimizerLedger):
         weights: The version of its parameters at the last backward call; -1 before the first.
         moved: They have been seen to change through `.data` after a backward call, and not by a step.
         by_data: The script has been seen to change gradients through `.data`, before the last step that was looked at.
-        clips_by_data: It has been seen to do so before clipping.
         samples: Of some parameters, as the last backward call left them.
         rate_was_above_zero: Whether a step was made at a learning rate above 0, since its schedule was first stepped.
     """
 
     update_type, steps = AuditedUpdate, True
     by_itself = loose = taken = hooked = moved_unseen = False
-    cleared = moved = by_data = clips_by_data = False
+    cleared = moved = by_data = False
     trained: int | None = None  # not known if the audit ended before the run did
     schedule = scaler = None
     scaled, weights = 1.0, -1

@@ -95,7 +95,6 @@ class Auditor(Listener):
     def backward_begins(self, number_: int, roots: list[Tensor], given: bool) -> AuditedCall:
         place, line, path = caller_location()
         call = AuditedCall(number_, place, line, path, self.scaling.factor_of_this_call())
-        self.ranks.note(call)
         if given:
             call.carries_on = any(root.numel() > 1 for root in roots)
         alone = len(roots) == 1 and roots[0].numel() == 1
@@ -135,7 +134,7 @@ class Auditor(Listener):
         if ledger.open.factor != 1:  # it was changed in the middle of a window
             ledger.open.factor = None
         weights = gradients.weight_versions()
-        ledger.scaled, ledger.weights = 1.0 if ledger.clips_by_data else call.scaled, weights
+        ledger.scaled, ledger.weights = call.scaled, weights
         if call.scaled != 1:
             ledger.scaler = self.scaling.thread.scaler
         if ledger.by_hand:

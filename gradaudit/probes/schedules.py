@@ -45,7 +45,6 @@ class Schedules:
         self.observer = observer
         self.thread = threading.local()
         self.watched: set[type] = set()  # classes whose step is watched
-        self.numbers: WeakKeyDictionary[lr_scheduler.LRScheduler, int | None] = WeakKeyDictionary()  # which they are at
         self.found: WeakKeyDictionary[OptimizerLedger, Schedule] = WeakKeyDictionary()
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
@@ -63,14 +62,14 @@ class Schedules:
         if ledger is not None:
             self.observer.look()
         counts = getattr(scheduler, "_step_count", 1)  # not the one that it makes when it is created
-        rates = _rates(scheduler) if ledger is not None else None
+        number, rates = getattr(scheduler, "last_epoch", None), _rates(scheduler) if ledger is not None else None
         self.thread.inside = True
         try:
             yield
         finally:
             self.thread.inside = inside
-            if ledger is not None:
-                self._note(ledger, scheduler, bool(counts), rates)
+            if ledger is not None and counts:
+                self._note(ledger, scheduler, number, rates)
 
     def note_rate(self, ledger: AuditedLedger) -> None:
         """A step is made: is its learning rate 0, after others that were not, and from then on?"""
@@ -80,15 +79,12 @@ class Schedules:
             ledger.rate_was_above_zero |= moves
             ledger.made_at_zero = 0 if moves else ledger.made_at_zero + ledger.rate_was_above_zero
 
-    def _note(self, ledger: AuditedLedger, scheduler, counts: bool, rates: list) -> None:
-        number, last, now = getattr(scheduler, "last_epoch", None), self.numbers.get(scheduler), _rates(scheduler)
-        self.numbers[scheduler] = number
-        if not counts:
-            return
+    def _note(self, ledger: AuditedLedger, scheduler, number: int | None, rates: list) -> None:
         schedule = self.found.get(ledger) or self.found.setdefault(ledger, Schedule(scheduler))
         schedule.steps += 1
-        schedule.moved |= rates != now
-        if number == last and rates == now:  # the same number again
+        moved = rates != _rates(scheduler)
+        schedule.moved |= moved
+        if not moved and number == getattr(scheduler, "last_epoch", None):  # the same number again
             pass
         elif ledger.unused:
             ledger.open.scheduled += ((ledger.unused, where()),)
