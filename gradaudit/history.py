@@ -88,7 +88,6 @@ class AuditedCall(Call):
     sharded = False  # by FSDP
     beside = False  # its forward pass went through a module that DDP wraps, and not through the wrapper
     value: float | Tensor | None = None  # what it was called on, if that is one number
-    drawn: tuple[int, ...] = ()  # the data sets of the loaders that gave batches since the last call
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     overwritten = 0  # parameters whose `.grad` it wrote over instead of adding to it
     batchnorm = False  # does it go through a BatchNorm layer in training mode?

@@ -18,7 +18,6 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import LinearLR, ReduceLROnPlateau, SequentialLR, StepLR
-from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils import train_epoch
 from runs import in_windows, mean, update, with_sgd
@@ -121,16 +120,6 @@ def real_and_fake_in_a_loop():
         g.zero_grad()
         F.binary_cross_entropy_with_logits(critic(generator(torch.randn(4, 2))), torch.ones(4, 1)).backward()
         g.step()
-
-
-@said("loss-scale undecided")
-def a_loader_for_each_domain(model, optimizer):
-    domains = [DataLoader(TensorDataset(torch.randn(48, 3), torch.randint(2, (48,))), 4) for _ in range(3)]
-    for one_of_each in zip(*domains, strict=True):
-        optimizer.zero_grad()
-        for x, y in one_of_each:
-            mean(model(x), y).backward()
-        optimizer.step()
 
 
 @said("loss-scale undecided", "token-weights undecided")

@@ -17,22 +17,15 @@ class Epochs:
         self.last: ref | None = None  # the iterator of the last batch; the script decides how long it lives
         self.main: ref | None = None  # the iterator whose passes are counted
         self.at: tuple[int, int | None] = 0, None  # which one the last batch was, and how many there are
-        self.since: dict[int, None] = {}  # the data sets that have given batches since the last backward call
         self.drawn_from: WeakKeyDictionary[_BaseDataLoaderIter, int] = WeakKeyDictionary()  # batches, at a backward
 
     def drawn(self, iterator: _BaseDataLoaderIter) -> None:
         self.last, self.at = ref(iterator), (iterator._num_yielded, _length(iterator))
-        self.since[id(iterator._dataset)] = None
 
     def is_cut_short(self) -> bool:
         """Whether the last batch came from the middle of a loader's data."""
         drawn, length = self.at
         return length is not None and drawn < length
-
-    def data_sets(self) -> tuple[int, ...]:
-        """Which data sets have given batches since this was last asked."""
-        asked, self.since = tuple(self.since), {}
-        return asked
 
     def of_this_batch(self) -> int | None:
         """The pass that the last batch is from; None if it is from no loader, or from one that never ends."""

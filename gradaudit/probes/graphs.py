@@ -33,16 +33,15 @@ class Graphs:
         self.sums = 0  # comparisons of where gradients lie
         self.summed_at: set[str] = set()  # lines whose calls take the losses of several forward passes along
 
-    def look(self, call: AuditedCall, roots: list[Tensor], known: bool, again: bool) -> None:
+    def look(self, call: AuditedCall, roots: list[Tensor], again: bool) -> None:
         """Notes in a call what its graph tells.
 
         Args:
             call: Receives it.
             roots: What backward is called on.
-            known: That is a single number, with a gradient of 1.
             again: The last call brought gradients to nobody known, so it is looked once more for leaves.
         """
-        losses = self._mark_losses(call, roots, known)
+        losses = self._mark_losses(call, roots)
         if (self.walked[call.line] < _WALKS_A_LINE or again) and self.walked.total() < _WALKS:
             self._walk(roots, call.line)
         call.nearest, call.batchnorm = self.reached_at.get(call.line, (None, False))
@@ -68,14 +67,14 @@ class Graphs:
         # the last may be kept only until the next
         call.alive = sum(calls for _, calls in self.losses[:-1]) + len(self.losses[-1:])
 
-    def _mark_losses(self, call: AuditedCall, roots: list[Tensor], known: bool) -> int:
+    def _mark_losses(self, call: AuditedCall, roots: list[Tensor]) -> int:
         """Marks the losses of a call, so that they are known where they come again. Returns how many there are."""
         key, calls = "", call.number - self.marked
         if calls >= _MARKED_EVERY or call.number <= PROBED_GRAPHS or self.kept or any(self.observer.options):
             key, self.marked = self.key, call.number
         losses = 0
         for root in roots:
-            found, marks = watch_terms(root, key, call, self.observer.probe, known=known)
+            found, marks = watch_terms(root, key, call, self.observer.probe)
             losses += found
             if marks:
                 self.losses.append((ref(marks[0]), calls))

@@ -6,7 +6,6 @@ arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that c
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from math import isclose, nan
 
 import torch
@@ -33,9 +32,7 @@ class Mark:
     call = 0
 
 
-def watch_terms(
-    root: Tensor, key: str, call: AuditedCall, probe: Callable, known: bool = False
-) -> tuple[int, list[Mark]]:
+def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable) -> tuple[int, list[Mark]]:
     """Finds the losses below `root`, so that `call.terms` holds their terms when the backward call has ended.
 
     Args:
@@ -43,14 +40,11 @@ def watch_terms(
         key: The losses' nodes are marked under this name; under "" they aren't, which takes less time.
         call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
         probe: Registers a hook for this backward call, as `Observer.probe` does.
-        known: Whether the call starts at `root` alone, a single number, with a gradient of 1. A root that is itself a
-            loss needs no hook then, and most are; a hook costs the smallest backward a tenth of its time.
 
     Returns:
         How many losses of one kind there are, and the marks on their nodes.
     """
     marks = []
-    known = known and not root._backward_hooks  # the user's own may change the gradient
     losses, others = find_losses(root.grad_fn, call.scaled)
     for node, term in losses or others:
         if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
@@ -59,9 +53,6 @@ def watch_terms(
             mark = node.metadata.setdefault(key, Mark())
             call.again, mark.call = mark.call or call.again, call.number
             marks.append(mark)
-        if known and node is root.grad_fn:
-            call.terms.append(term)
-            continue
 
         def note(gradients, term=term) -> None:
             (gradient, *_) = gradients
@@ -126,14 +117,9 @@ def _factor(node, *names: str) -> tuple[float, ...]:
     return () if isclose(value, 1.0) else (value,)
 
 
-def is_loss_function(name: str) -> bool:
-    """Whether a term of this name is of a loss function, and not of any mean or sum."""
-    return name.startswith(_LOSSES)
-
-
 def _classify(node) -> tuple[str, str]:
     """What a node is: "between" the losses and the root, a loss's "mean" or "sum", or "unknown"; and its short name."""
-    name = _short(node.name())
+    name = node.name().removeprefix("torch::autograd::").rstrip("01").removesuffix("Backward")
     if name in _BETWEEN:
         return "between", name
     if name.startswith(_LOSSES):
@@ -141,11 +127,6 @@ def _classify(node) -> tuple[str, str]:
     if name in ("Mean", "Sum") and len(getattr(node, "_saved_dim", None) or _sizes(node)) >= len(_sizes(node)):
         return name.lower(), name.lower()
     return "unknown", name
-
-
-@cache
-def _short(name: str) -> str:
-    return name.removeprefix("torch::autograd::").removesuffix("0").removesuffix("1").removesuffix("Backward")
 
 
 def children(node) -> list:
@@ -216,17 +197,13 @@ def _own_counts(node) -> tuple[float | Tensor, ...]:
 
 def _mask(node, name: str) -> Tensor | None:
     """What says which numbers count, or how much, if an operation of this name was told."""
-    if name == "Mul":
-        return _saved(node, "other", "self")
-    if name == "Where":
-        return _saved(node, "condition")
     if name == "MaskedFill":
         mask = _saved(node, "mask")
         return None if mask is None else mask.logical_not()
     if name.startswith("NllLoss"):
-        target = _saved(node, "target")
-        return None if target is None else target != _ignored(node)
-    return None
+        index = node._saved_ignore_index
+        return node._saved_target != (index - 2**64 if index >= 2**63 else index)  # it is shown as an unsigned number
+    return _saved(node, *{"Mul": ("other", "self"), "Where": ("condition",)}.get(name, ()))
 
 
 def _saved(node, *names: str) -> Tensor | None:
@@ -245,11 +222,6 @@ def _targets(node) -> tuple[float, ...] | Tensor | None:
         return None
     numbers = targets.detach().reshape(-1)[:_NUMBERS]
     return tuple(numbers.tolist()) if numbers.is_cpu else numbers.clone()
-
-
-def _ignored(node) -> int:
-    index = node._saved_ignore_index
-    return index - 2**64 if index >= 2**63 else index  # it is shown as an unsigned number
 
 
 # Going through the graph of a backward call

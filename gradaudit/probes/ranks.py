@@ -1,6 +1,5 @@
 """What several ranks share: when DDP averages."""
 
-import threading
 from collections.abc import Generator
 from weakref import WeakKeyDictionary
 
@@ -12,19 +11,13 @@ from gradaudit.observe.gradients import living
 from gradaudit.observe.observer import Observer, after
 
 
-class _Thread(threading.local):
-    """What a thread of the script is in the middle of."""
-
-    def __init__(self) -> None:
-        # by wrapper: whether the next backward call through it averages over the ranks
-        self.synced: WeakKeyDictionary[DistributedDataParallel, bool] = WeakKeyDictionary()
-
-
 class Ranks:
     """Watches DDP."""
 
     def __init__(self, observer: Observer) -> None:
-        self.observer, self.thread = observer, _Thread()
+        self.observer = observer
+        # by wrapper: whether the next backward call through it averages over the ranks
+        self.synced: WeakKeyDictionary[DistributedDataParallel, bool] = WeakKeyDictionary()
         self.wrapped: WeakKeyDictionary[DistributedDataParallel, set[int]] = WeakKeyDictionary()  # ids of parameters
         if torch.distributed.is_available():
             observer.patch(DistributedDataParallel, "__init__", after(self._note_wrapper))
@@ -41,7 +34,7 @@ class Ranks:
         reached = {id(parameters[index]) for index in ledger.gradients.touched}
         through = [wrapper for wrapper, ids in self.wrapped.items() if not ids.isdisjoint(reached)]
         ranks = max((wrapper.process_group.size() for wrapper in through), default=1)
-        flags = [self.thread.synced.pop(wrapper) for wrapper in through if wrapper in self.thread.synced]
+        flags = [self.synced.pop(wrapper) for wrapper in through if wrapper in self.synced]
         if flags:
             call.synced, call.ranks, call.beside = all(flags), ranks, False
         elif call.synced is None and ranks > 1:
@@ -52,7 +45,7 @@ class Ranks:
 
     def _around_forward(self, module, *args, **kwargs) -> Generator:
         if torch.is_grad_enabled():  # by default the flag at the forward counts
-            self.thread.synced[module] = module.require_backward_grad_sync
+            self.synced[module] = module.require_backward_grad_sync
         if module.gradient_as_bucket_view:
             self.observer.look()
             yield

@@ -1,6 +1,5 @@
 """Schedules of learning rates: when they were stepped, how long they are, and in what that length may be counted."""
 
-import re
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
@@ -16,8 +15,7 @@ from gradaudit.observe.gradients import subclasses
 from gradaudit.observe.ledger import OptimizerLedger
 from gradaudit.observe.observer import Observer, before
 
-_OF_A_LENGTH = re.compile(r"total|^t_?max$|length|(steps|iters?|iterations|updates)$", re.I)
-_OF_A_PART = re.compile(r"warm|decay|cycle|restart|accum|per_|every|^_|^last_epoch$", re.I)
+_LENGTHS = "num_training_steps", "total_steps", "total"  # names of what says how long a schedule is
 
 
 class Schedule:
@@ -33,8 +31,7 @@ class Schedule:
     def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
         lambdas = [each for each in getattr(scheduler, "lr_lambdas", ()) if each is not None]
         self.own = any(map(_is_own, [type(scheduler).get_lr, *(getattr(each, "func", each) for each in lambdas)]))
-        named = [value for each in lambdas for name, value in _known_to(each).items() if _is_a_length(name, value)]
-        self.lengths = {_length_of(scheduler), max(named, default=0)} - {0}
+        self.lengths = {_length_of(scheduler), *(length for each in lambdas for length in _lengths_told(each))} - {0}
         self.steps, self.moved = 0, False
 
 
@@ -115,13 +112,9 @@ def _is_own(function: Callable) -> bool:
     return is_users(getattr(getattr(function, "__code__", None), "co_filename", ""))
 
 
-def _known_to(function: Callable) -> dict[str, object]:
+def _lengths_told(function: Callable) -> list[int | float]:
     """What it was given beforehand, by `partial` or by the function that it stands in, as libraries do."""
     known = dict(getattr(function, "keywords", {}))
     with suppress(TypeError, ValueError):  # it is no function of Python, or a variable has been deleted
         known |= getclosurevars(function).nonlocals
-    return known
-
-
-def _is_a_length(name: str, value: object) -> bool:
-    return type(value) in (int, float) and bool(_OF_A_LENGTH.search(name)) and not _OF_A_PART.search(name)
+    return [value for name in _LENGTHS if isinstance(value := known.get(name), int | float)]

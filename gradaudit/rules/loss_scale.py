@@ -210,8 +210,6 @@ def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
         yield f"{because}one backward call takes the losses of a window along"
     if several and all(map(_from_different_places, calls)):
         yield f"{because}a helper is called for each from a line of its own"
-    if several and all(map(_of_several_data_sets, calls)):
-        yield f"{because}each is from a data set of its own"
     if _targets_are_labels(full[:_LOOKED_AT]):
         yield f"{because}their targets are labels, such as real and fake"
     if of_any_length([u.size for u in full[0].ledger.filled if not u.skipped], full[0].size):
@@ -225,13 +223,6 @@ def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
 def _from_different_places(calls: list[AuditedCall]) -> bool:
     alike = len({call.line for call in calls}) == len({call.synced for call in calls}) == 1
     return alike and len({call.path for call in calls}) == len(calls)
-
-
-def _of_several_data_sets(calls: list[AuditedCall]) -> bool:
-    first, *later = (call.drawn for call in calls)
-    at_once = len(first) == len(calls) and not any(later)
-    drawn = [each for each in (first, *later) if each]
-    return at_once or len({k for each in drawn for k in each}) == len(calls) == len(drawn)
 
 
 def _targets_are_labels(updates: list[AuditedUpdate]) -> bool:
