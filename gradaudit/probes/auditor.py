@@ -35,6 +35,7 @@ from gradaudit.probes.scaling import Scaling
 from gradaudit.probes.schedules import Schedules
 
 _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
+_NAMED_EVERY = 32  # backward calls, after the first ones, before which the losses with names are looked at
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _LOOKED_AT = 3  # parameters that are read at the end
 _SAMPLED_UPDATES = 3  # of an optimizer, at most, before which some numbers are compared
@@ -101,13 +102,11 @@ class Auditor(Listener):
             call.value = number(roots[0])
         if self.epochs.last is not None:
             call.epoch = self.epochs.of_this_batch()
-        if self.graphs.losses:
-            self.graphs.count_living(call)
         if backward_is_compiled():
             return call
         self.graphs.look(call, roots, not self.received_by)
         self.received_by = 0
-        if self.graphs.marked == call.number:
+        if call.number <= PROBED_GRAPHS or call.number % _NAMED_EVERY == 0:
             self.named.look(self.history.updates_made)
         return call
 
@@ -135,7 +134,7 @@ class Auditor(Listener):
         weights = gradients.weight_versions()
         ledger.scaled, ledger.weights = call.scaled, weights
         if call.scaled != 1:
-            ledger.scaler = self.scaling.thread.scaler
+            ledger.scaler = self.scaling.scaler
         if ledger.by_hand:
             ledger.received_call(call)
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
-from weakref import ref
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -15,9 +15,7 @@ from gradaudit.observe.observer import Observer
 from gradaudit.probes.losses import Mark, children, find_losses, is_leaf, walk, watch_terms
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
-_MARKED_EVERY = 32  # after the first backward calls: the losses of one in so many are marked
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls
-_WATCHED_SUMS = 5  # comparisons of where gradients lie: what overwrites them does so in every window
 
 
 class Graphs:
@@ -25,12 +23,10 @@ class Graphs:
 
     def __init__(self, key: str, observer: Observer, found: Callable[[list[Tensor]], None]) -> None:
         self.key, self.observer, self.found = key, observer, found
-        self.losses: list[tuple[ref, int]] = []  # marked ones that something keeps; for how many calls each stands
-        self.marked = 0  # the last backward call whose losses are
+        self.losses: WeakSet[Mark] = WeakSet()  # of each call the first one, as long as something keeps its graph
         self.kept: list[tuple[int, int]] = []  # when the last calls began that kept their graphs, and their numbers
         self.walked: Counter[str] = Counter()  # by line
         self.reached_at: dict[str, tuple] = {}  # by line: whose parameters it reaches first; does a BatchNorm train?
-        self.sums = 0  # comparisons of where gradients lie
         self.summed_at: set[str] = set()  # lines whose calls take the losses of several forward passes along
 
     def look(self, call: AuditedCall, roots: list[Tensor], again: bool) -> None:
@@ -41,14 +37,17 @@ class Graphs:
             roots: What backward is called on.
             again: The last call brought gradients to nobody known, so it is looked once more for leaves.
         """
-        losses = self._mark_losses(call, roots)
+        losses, call.alive = 0, len(self.losses)
+        for root in roots:
+            found, marks = watch_terms(root, self.key, call, self.observer.probe)
+            losses += found
+            self.losses.update(marks[:1])
         if (self.walked[call.line] < _WALKS_A_LINE or again) and self.walked.total() < _WALKS:
             self._walk(roots, call.line)
         call.nearest, call.batchnorm = self.reached_at.get(call.line, (None, False))
-        if self.sums < _WATCHED_SUMS:
-            self._watch_memory(call)
         nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
         if call.number <= PROBED_GRAPHS:
+            self._watch_memory(call)
             call.graphs = max(map(forward_passes, nodes), default=1)
         if call.graphs > 1:
             self.summed_at.add(call.line)
@@ -60,25 +59,6 @@ class Graphs:
         """Something else than a backward call goes through what is below `roots`."""
         for node, _ in (loss for root in roots for loss in find_losses(root.grad_fn, count=False)[0]):
             node.metadata.setdefault(self.key, Mark())
-
-    def count_living(self, call: AuditedCall) -> None:
-        """How many losses of earlier calls are kept?"""
-        self.losses = [(mark, calls) for mark, calls in self.losses if mark() is not None]
-        # the last may be kept only until the next
-        call.alive = sum(calls for _, calls in self.losses[:-1]) + len(self.losses[-1:])
-
-    def _mark_losses(self, call: AuditedCall, roots: list[Tensor]) -> int:
-        """Marks the losses of a call, so that they are known where they come again. Returns how many there are."""
-        key, calls = "", call.number - self.marked
-        if calls >= _MARKED_EVERY or call.number <= PROBED_GRAPHS or self.kept or any(self.observer.options):
-            key, self.marked = self.key, call.number
-        losses = 0
-        for root in roots:
-            found, marks = watch_terms(root, key, call, self.observer.probe)
-            losses += found
-            if marks:
-                self.losses.append((ref(marks[0]), calls))
-        return losses
 
     def _walk(self, roots: list[Tensor], line: str) -> None:
         self.walked[line] += 1
@@ -107,8 +87,7 @@ class Graphs:
         def compare(address: int, incoming: Tensor) -> None:
             call.overwritten += not incoming.is_sparse and incoming.data_ptr() == address
 
-        ledgers = [ledger for ledger in self.observer.active if ledger.in_grad]
-        self.sums += len(ledgers)
+        ledgers = (ledger for ledger in self.observer.active if ledger.in_grad)
         for p in (p for ledger in ledgers for p in ledger.gradients.parameters if p.requires_grad):
             if type(p.grad) is Tensor and not p.grad.is_sparse and p.grad.data_ptr():
                 self.observer.probe(p.register_hook, partial(compare, p.grad.data_ptr()))

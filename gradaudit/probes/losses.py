@@ -37,7 +37,7 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable) -> t
 
     Args:
         root: What backward is called on.
-        key: The losses' nodes are marked under this name; under "" they aren't, which takes less time.
+        key: The losses' nodes are marked under this name.
         call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
         probe: Registers a hook for this backward call, as `Observer.probe` does.
 
@@ -49,7 +49,7 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable) -> t
     for node, term in losses or others:
         if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
             term.against = _targets(node)
-        if key and term.reduction != "unknown":
+        if term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
             call.again, mark.call = mark.call or call.again, call.number
             marks.append(mark)
@@ -104,13 +104,9 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
 def _factor(node, *names: str) -> tuple[float, ...]:
     """What an operation has kept of the first of these inputs that has no graph: nothing if that is 1.
 
-    It is nan of what isn't one number that can be read, and weights that are trained are left out.
+    It is nan of what isn't one number that can be read.
     """
-    kept = [getattr(node, f"_saved_{name}", None) for name in names]
-    tensors = [each for each in kept if isinstance(each, Tensor)]
-    tensor = next((each for each in tensors if not each.requires_grad), None)
-    if tensor is None and len(tensors) > 1:
-        return ()
+    tensor = _saved(node, *names)
     if tensor is None or tensor.numel() != 1 or not tensor.is_cpu:
         return (nan,)
     value = abs(tensor.item())

@@ -1,6 +1,5 @@
 """Scalers and clipping: when they came, and which factor was in the gradients then."""
 
-import threading
 from collections.abc import Generator
 from itertools import count
 from weakref import WeakKeyDictionary, ref
@@ -18,18 +17,13 @@ from gradaudit.observe.observer import Observer, after, before
 _numbers = count(1)
 
 
-class _Thread(threading.local):
-    """What a thread of the script is in the middle of."""
-
-    scaled = 1.0  # the scaler's factor in what the next backward is called on
-    scaler: ref | None = None  # which one it was
-
-
 class Scaling:
     """Watches `GradScaler` and the functions that clip."""
 
     def __init__(self, observer: Observer, history: History) -> None:
-        self.observer, self.history, self.thread = observer, history, _Thread()
+        self.observer, self.history = observer, history
+        self.scaled = 1.0  # the scaler's factor in what the next backward is called on
+        self.scaler: ref | None = None  # which one it was
         self.numbers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         observer.patch(GradScaler, "scale", after(self._after_scale))
         observer.patch(GradScaler, "unscale_", self._around_unscale)
@@ -41,12 +35,12 @@ class Scaling:
 
     def factor_of_this_call(self) -> float:
         """The factor in what backward is called on; in the next call it is 1 again, unless something is scaled."""
-        factor, self.thread.scaled = self.thread.scaled, 1.0
+        factor, self.scaled = self.scaled, 1.0
         return factor
 
     def _after_scale(self, scaler: GradScaler) -> None:
         if scaler.is_enabled():
-            self.thread.scaled, self.thread.scaler = scaler.get_scale(), ref(scaler)
+            self.scaled, self.scaler = scaler.get_scale(), ref(scaler)
 
     def _around_unscale(self, scaler, optimizer=None) -> Generator:
         self.observer.look()

@@ -1,6 +1,5 @@
 """Schedules of learning rates: when they were stepped, how long they are, and in what that length may be counted."""
 
-import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from inspect import getclosurevars
@@ -15,7 +14,8 @@ from gradaudit.observe.gradients import subclasses
 from gradaudit.observe.ledger import OptimizerLedger
 from gradaudit.observe.observer import Observer, before
 
-_LENGTHS = "num_training_steps", "total_steps", "total"  # names of what says how long a schedule is
+# Names of what says how long a schedule is
+_LENGTHS = "num_training_steps", "total_steps", "total", "T_max", "total_iters"
 
 
 class Schedule:
@@ -31,7 +31,9 @@ class Schedule:
     def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
         lambdas = [each for each in getattr(scheduler, "lr_lambdas", ()) if each is not None]
         self.own = any(map(_is_own, [type(scheduler).get_lr, *(getattr(each, "func", each) for each in lambdas)]))
-        self.lengths = {_length_of(scheduler), *(length for each in lambdas for length in _lengths_told(each))} - {0}
+        known = [vars(scheduler), *map(_known_to, lambdas)]
+        lengths = [each.get(name) for each in known for name in _LENGTHS]
+        self.lengths = {length for length in lengths if isinstance(length, int | float) and length}
         self.steps, self.moved = 0, False
 
 
@@ -40,7 +42,7 @@ class Schedules:
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
-        self.thread = threading.local()
+        self.inside = False  # a scheduler may step others, or the one that it inherits from
         self.watched: set[type] = set()  # classes whose step is watched
         self.found: WeakKeyDictionary[OptimizerLedger, Schedule] = WeakKeyDictionary()
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
@@ -54,17 +56,17 @@ class Schedules:
                 self.observer.patch(cls, "step", self._around_step)
 
     def _around_step(self, scheduler, *args, **kwargs) -> Generator:
-        inside = getattr(self.thread, "inside", False)  # a scheduler may step others, or the one that it inherits from
+        inside = self.inside
         ledger = None if inside else self.observer.ledgers.get(id(getattr(scheduler, "optimizer", None)))
         if ledger is not None:
             self.observer.look()
         counts = getattr(scheduler, "_step_count", 1)  # not the one that it makes when it is created
         number, rates = getattr(scheduler, "last_epoch", None), _rates(scheduler) if ledger is not None else None
-        self.thread.inside = True
+        self.inside = True
         try:
             yield
         finally:
-            self.thread.inside = inside
+            self.inside = inside
             if ledger is not None and counts:
                 self._note(ledger, scheduler, number, rates)
 
@@ -98,23 +100,13 @@ def _rates_of(optimizer: Optimizer) -> list:
     return [group["lr"] for group in optimizer.param_groups if "lr" in group]
 
 
-def _length_of(scheduler: lr_scheduler.LRScheduler) -> int:
-    """After how many steps one of PyTorch's own has come to its end; 0 if it says nothing of that."""
-    if isinstance(scheduler, lr_scheduler.SequentialLR):
-        *_, last = scheduler._schedulers
-        return scheduler._milestones[-1] + _length_of(last)
-    lengths = [getattr(scheduler, name, 0) for name in ("total_steps", "T_max", "total_iters")]
-    lengths.append(max(getattr(scheduler, "milestones", None) or [0]))
-    return max(length for length in lengths if isinstance(length, int))
-
-
 def _is_own(function: Callable) -> bool:
     return is_users(getattr(getattr(function, "__code__", None), "co_filename", ""))
 
 
-def _lengths_told(function: Callable) -> list[int | float]:
+def _known_to(function: Callable) -> dict[str, object]:
     """What it was given beforehand, by `partial` or by the function that it stands in, as libraries do."""
     known = dict(getattr(function, "keywords", {}))
     with suppress(TypeError, ValueError):  # it is no function of Python, or a variable has been deleted
         known |= getclosurevars(function).nonlocals
-    return [value for name in _LENGTHS if isinstance(value := known.get(name), int | float)]
+    return known
