@@ -6,7 +6,6 @@ from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.amp.grad_scaler import OptState
 from torch.nn.utils import clip_grad
 
 from gradaudit.callsite import where
@@ -44,9 +43,6 @@ class Scaling:
 
     def _around_unscale(self, scaler, optimizer=None) -> Generator:
         self.observer.look()
-        stage = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {}).get("stage", OptState.READY)
-        if stage is not OptState.READY:  # PyTorch will refuse
-            self.history.refused = where(), "unscale_() came again before update()"
         yield
         ledger = self.observer.ledger_of(optimizer)
         if ledger is not None and scaler.is_enabled():
@@ -78,10 +74,9 @@ class Scaling:
         norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
         limit = float(args[0]) if args and isinstance(args[0], int | float) else 0.0
         touched = [each for each in self.observer.own() if not each.gradients.ids.isdisjoint(ids)]
-        filled = [each for each in self.observer.own() if each.unused and each.steps]
-        # those without gradients are only clipped along with the others
-        meant = [each for each in filled if each in touched] or touched if given else filled[:1]
-        for ledger in meant:
+        meant = [each for each in touched if not each.inside_its_step]
+        filled = [each for each in (meant if given else self.observer.own()) if each.unused and each.steps]
+        for ledger in filled or meant:  # those without gradients are only clipped along with the others
             late = bool(ledger.in_grad) and not ledger.unused
             update = ledger.updates[-1] if late and ledger.updates else ledger.open
             update.clips += (Clip(where(), ledger.unused, norm, ledger.scaled, late, limit, len(given)),)
