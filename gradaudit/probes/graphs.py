@@ -69,12 +69,19 @@ class Graphs:
         self.found(reached)
 
     def _look_for_passes(self, call: AuditedCall, nodes: list) -> None:
-        """Several calls through one forward pass are no micro-batches. They are possible where the graph is kept."""
+        """Between which backward calls were parameters used for a graph?
+
+        Between several if it goes through tensors from before. After none but earlier ones if it goes through one of
+        their forward passes once more, which makes no further micro-batch. Both need a call that keeps its graph.
+        """
         retain_graph, create_graph = self.observer.options
         keeps_it = bool(retain_graph) and not create_graph  # for calls that have nothing to do with its own gradients
-        if self.kept and (built := built_between(nodes, [begun for begun, _ in self.kept])):
-            call.passes = len(built)
-            call.goes_on = self.kept[max(built)][1] if max(built) < len(self.kept) else 0
+        if self.kept:
+            begun = [operation for operation, _ in self.kept]
+            users = [node for node in islice(walk(nodes), _LONG) if any(map(is_leaf, children(node)))]
+            after = {bisect(begun, node._sequence_nr()) for node in users}
+            call.passes = max(1, len(after))
+            call.goes_on = self.kept[max(after)][1] if after and max(after) < len(begun) else 0
         self.kept = [*self.kept, (torch.autograd._get_sequence_nr(), call.forward)][-PROBED_GRAPHS:] if keeps_it else []
 
     def _watch_memory(self, call: AuditedCall) -> None:
@@ -103,30 +110,11 @@ def forward_passes(root, enough: int = 3) -> int:
     losses, others = find_losses(root, count=False)
     if others or len(losses) < enough or len({(term.name, term.reduction) for _, term in losses}) > 1:
         return 1
-    seen, alike = set(), None
-    for loss, _ in losses:
-        mine = set(walk([loss]))
-        parameters = {node for node in mine if is_leaf(node)}
-        mine -= parameters
-        alike = alike or parameters
-        if mine & seen or alike != parameters:
-            return 1
-        seen |= mine
-    return len(losses)
-
-
-def built_between(roots: list, ends: list[int]) -> set[int]:
-    """Between which backward calls parameters were used for a graph: several if it goes through tensors from before.
-
-    Args:
-        roots: The nodes that backward is called on.
-        ends: When the earlier calls began: the sequence number that the next operation was to have.
-
-    Returns:
-        The places of the calls that came next, which is that of this one for a new forward pass.
-    """
-    nodes = islice(walk(roots), _LONG)
-    return {bisect(ends, node._sequence_nr()) for node in nodes if any(map(is_leaf, children(node)))}
+    below = [set(walk([loss])) for loss, _ in losses]
+    parameters = [{node for node in nodes if is_leaf(node)} for nodes in below]
+    alike = all(each == parameters[0] for each in parameters)
+    apart = len(set().union(*below) - parameters[0]) == sum(len(nodes - parameters[0]) for nodes in below)
+    return len(losses) if alike and apart else 1
 
 
 def leaves(roots: Iterable[Tensor], most: int = 50_000) -> tuple[list[Tensor], bool]:
