@@ -33,11 +33,6 @@ class Column:
         return None not in weights and nearly_equal(weights, 1e-2)
 
     @property
-    def weight(self) -> float:
-        """What the weights of all samples or tokens add up to."""
-        return sum(term.per_item * term.count for term in self.terms)
-
-    @property
     def uneven(self) -> bool:
         """Is it known that samples or tokens have different weights?"""
         return None not in [term.per_item for term in self.terms] and not self.items_count_alike

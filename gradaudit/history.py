@@ -36,7 +36,6 @@ class Term:
     over: tuple[float, ...] = ()  # by which numbers it divides it, in the same way
     against: tuple[float, ...] | Tensor | None = None  # some numbers of the targets, in the first backward calls
     by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
-    masked: bool = False  # some targets are left out
 
     @property
     def targets(self) -> tuple[float, ...]:

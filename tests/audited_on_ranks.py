@@ -125,27 +125,6 @@ def beside_the_wrapper(how):
     return judged(loop)[0]
 
 
-def tokens_of(whose):
-    """Sums over tokens, of which each rank has others, divided by those of this rank's window, or of all ranks'."""
-    model, rank = DistributedDataParallel(nn.Linear(4, 3)), dist.get_rank()
-
-    def loop():
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        y = torch.tensor([0, 1, 2, 0]).where(torch.arange(4) < 2 + rank, torch.tensor(-100))
-        total = torch.tensor(2.0 * (2 + rank))
-        if whose == "all ranks":
-            dist.all_reduce(total)
-            total /= dist.get_world_size()
-        for _ in range(UPDATES):
-            for last in (False, True):
-                with nullcontext() if last else model.no_sync():
-                    (F.cross_entropy(model(torch.randn(4, 4)), y, reduction="sum") / total).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return judged(loop)[0]
-
-
 def judged(function, *args, window=None):
     """The auditor on this rank: each finding's (level, rule), each update's micro-batches."""
     with audit(window) as report:

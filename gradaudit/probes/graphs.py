@@ -23,7 +23,7 @@ class Graphs:
 
     def __init__(self, key: str, observer: Observer, found: Callable[[list[Tensor]], None]) -> None:
         self.key, self.observer, self.found = key, observer, found
-        self.losses: WeakSet[Mark] = WeakSet()  # of each call the first one, as long as something keeps its graph
+        self.losses: WeakSet[Mark] = WeakSet()  # as long as something keeps their graphs
         self.kept: list[tuple[int, int]] = []  # when the last calls began that kept their graphs, and their numbers
         self.walked: Counter[str] = Counter()  # by line
         self.reached_at: dict[str, tuple] = {}  # by line: whose parameters it reaches first; does a BatchNorm train?
@@ -37,11 +37,8 @@ class Graphs:
             roots: What backward is called on.
             again: The last call brought gradients to nobody known, so it is looked once more for leaves.
         """
-        losses, call.alive = 0, len(self.losses)
-        for root in roots:
-            found, marks = watch_terms(root, self.key, call, self.observer.probe)
-            losses += found
-            self.losses.update(marks[:1])
+        call.alive = len({mark.call for mark in self.losses})
+        losses = sum(watch_terms(root, self.key, call, self.observer.probe, self.losses) for root in roots)
         if (self.walked[call.line] < _WALKS_A_LINE or again) and self.walked.total() < _WALKS:
             self._walk(roots, call.line)
         call.nearest, call.batchnorm = self.reached_at.get(call.line, (None, False))

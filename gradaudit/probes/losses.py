@@ -7,6 +7,7 @@ arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that c
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from math import isclose, nan
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ class Mark:
     call = 0
 
 
-def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable) -> tuple[int, list[Mark]]:
+def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, marks: WeakSet) -> int:
     """Finds the losses below `root`, so that `call.terms` holds their terms when the backward call has ended.
 
     Args:
@@ -40,11 +41,11 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable) -> t
         key: The losses' nodes are marked under this name.
         call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
         probe: Registers a hook for this backward call, as `Observer.probe` does.
+        marks: Receives the marks on the losses' nodes.
 
     Returns:
-        How many losses of one kind there are, and the marks on their nodes.
+        How many losses of one kind there are.
     """
-    marks = []
     losses, others = find_losses(root.grad_fn, call.scaled)
     for node, term in losses or others:
         if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
@@ -52,7 +53,7 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable) -> t
         if term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
             call.again, mark.call = mark.call or call.again, call.number
-            marks.append(mark)
+            marks.add(mark)
 
         def note(gradients, term=term) -> None:
             (gradient, *_) = gradients
@@ -62,7 +63,7 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable) -> t
 
         probe(node.register_prehook, note)
     alike = len({(term.name, term.reduction) for _, term in losses}) == 1
-    return len(losses) if alike else 1, marks
+    return len(losses) if alike else 1
 
 
 def number(tensor: Tensor) -> float | Tensor:
@@ -89,12 +90,12 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
             times += _factor(node, "other", "self")
         elif name == "Div":
             over += _factor(node, "other")
-        if inside := children(node) if reduction == "between" else _collected(node, reduction):
+        inside = children(node) if reduction == "between" else _collected(node) if reduction == name else []
+        if inside:
             todo += [(child, times, over) for child in reversed(inside)]
             continue
-        items, own = _counts(loss, reduction) if count else (None, ())
+        items, own = _counts(loss, reduction) if count and reduction != "unknown" else (None, ())
         term = Term(name, reduction, 1.0, scale, items, own, times, over)
-        term.masked = _is_masked(loss, items)
         term.by_class = name.startswith("Nll") and reduction == "mean" and loss._saved_weight is not None
         (others if reduction == "unknown" else losses).append((node, term))
     others += [(node, Term("", "unknown", 1.0, scale, None)) for node, *_ in todo[:1]]  # not followed to its end
@@ -114,7 +115,10 @@ def _factor(node, *names: str) -> tuple[float, ...]:
 
 
 def _classify(node) -> tuple[str, str]:
-    """What a node is: "between" the losses and the root, a loss's "mean" or "sum", or "unknown"; and its short name."""
+    """What a node is: "between" the losses and the root, a "mean" or "sum", or "unknown"; and its name.
+
+    The name says which loss function took a mean or a sum. If none did, it is "mean" or "sum" as well.
+    """
     name = node.name().removeprefix("torch::autograd::").rstrip("01").removesuffix("Backward")
     if name in _BETWEEN:
         return "between", name
@@ -138,10 +142,8 @@ def _smoothed(node):
     return loss if loss.name().startswith("NllLoss") else None
 
 
-def _collected(node, reduction: str) -> list:
+def _collected(node) -> list:
     """What a reduction was taken over, if that is a collection of losses, or a loss that is one number already."""
-    if reduction == "unknown" or _sizes(node) is None:
-        return []
     parts = children(node)
     while len(parts) == 1 and _classify(parts[0])[1] in ("ToCopy", "View"):
         parts = children(parts[0])
@@ -150,28 +152,18 @@ def _collected(node, reduction: str) -> list:
     return []
 
 
-def _sizes(node) -> torch.Size | None:
-    """The shape of what a reduction was taken over; None of a loss function."""
-    sizes = getattr(node, "_saved_self_sym_sizes", None)
-    return None if sizes is None else torch.Size(sizes)
+def _sizes(node) -> torch.Size:
+    """The shape of what a mean or a sum was taken over."""
+    return torch.Size(node._saved_self_sym_sizes)
 
 
 def _counts(node, reduction: str) -> tuple[float | Tensor | None, tuple]:
     """Over how many items, or how much weight, a mean or a loss function's sum was taken; and a sum's own counts."""
-    sizes = _sizes(node)
-    if reduction == "unknown":
-        return None, ()
-    if sizes is not None:
-        return (float(sizes.numel()), ()) if reduction == "mean" else (None, _own_counts(node))
+    if hasattr(node, "_saved_self_sym_sizes"):  # it is no loss function's
+        return (float(_sizes(node).numel()), ()) if reduction == "mean" else (None, _own_counts(node))
     tensor, total = node._saved_self, getattr(node, "_saved_total_weight", None)
     counts = (float(tensor.numel()), float(tensor.shape[:1].numel())) if total is None else (number(total),)
     return counts[0], counts if reduction == "sum" else ()
-
-
-def _is_masked(loss, items: float | Tensor | None) -> bool:
-    """Whether a loss function left targets out. It isn't read on a GPU, which would have to be waited for."""
-    targets = getattr(loss, "_saved_target", None) if isinstance(items, float) else None
-    return targets is not None and loss.name().startswith("Nll") and items < targets.numel()
 
 
 def _own_counts(node) -> tuple[float | Tensor, ...]:

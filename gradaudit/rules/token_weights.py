@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
-from math import isclose
 
 from gradaudit.columns import Column, columns_of, nearly_equal
 from gradaudit.history import AuditedLedger, AuditedUpdate, History
 from gradaudit.lines import division_of
 from gradaudit.rules.loss_scale import COUNT_TOKENS, why_added_up
-from gradaudit.rules.rule import ADVICE, ERROR, UNDECIDED, Finding, by_framework, finding, rule
+from gradaudit.rules.rule import ADVICE, ERROR, Finding, by_framework, finding, rule
 
 _SHOWN = 6  # numbers of a list
 
@@ -47,17 +46,6 @@ def weights(history: History) -> Iterator[Finding]:
         ]
         if uneven:
             yield _means_of_means(history, ledger, several, uneven)
-        elif alone := [u for u in updates if u.on_ranks and any(map(_one_mean_of_this_rank, columns_of(u) or []))]:
-            counts = next(column.counts for column in columns_of(alone[0]) if _one_mean_of_this_rank(column))
-            text = f"the {sum(counts):g} tokens of a window share one mean on this rank, and the ranks' means count "
-            text += "alike: right only if each rank holds as many tokens, which cannot be seen from here"
-            yield finding(ledger, division_of(alone[0].fresh[0].where), text, alone, level=UNDECIDED, fix="")
-
-
-def _one_mean_of_this_rank(column: Column) -> bool:
-    """Whether all tokens of this rank's window, of which some are left out, have weights that add up to 1."""
-    masked = None not in column.counts and any(term.masked for term in column.terms)
-    return masked and column.items_count_alike and isclose(column.weight, 1, rel_tol=1e-3)
 
 
 def _means_of_means(

@@ -85,11 +85,6 @@ def test_what_goes_beside_the_wrapper_is_not_exchanged(two, how, findings):
     assert two.run(loops.beside_the_wrapper, how) == [findings] * 2
 
 
-@pytest.mark.parametrize(("whose", "findings"), [("all ranks", []), ("this rank", [("undecided", "token-weights")])])
-def test_a_mean_over_this_ranks_tokens_is_no_mean_over_all(two, whose, findings):
-    assert two.run(loops.tokens_of, whose) == [findings] * 2
-
-
 @pytest.mark.parametrize("kind", exhaustive.mark(["DDP", "FSDP2", "HSDP"], but=["DDP"]))
 def test_train_epoch_keeps_the_window_that_was_declared(two, kind):
     for findings, windows in two.run(loops.declared, kind):
