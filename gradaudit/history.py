@@ -350,6 +350,7 @@ class History:
         processes: That the script has started.
         overlapping: Did backward calls of several threads overlap?
         cut_short: Whether it ended in the middle of a loader's data.
+        refused: Where a scaler refused a call, by an error that ended the script, and that error.
         failed: Did the script end by an error?
         failure: Why the audit ended before the script did.
         failed_rules: By name, why a rule found nothing.
@@ -370,6 +371,7 @@ class History:
     processes: int = 0
     overlapping: bool = False
     cut_short: bool = False
+    refused: tuple[str, str] | None = None
     failed: bool = False
     failure: str = ""
     failed_rules: dict[str, str] = field(default_factory=dict)

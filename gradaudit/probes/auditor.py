@@ -80,7 +80,7 @@ class Auditor(Listener):
 
     def _finish(self) -> None:
         self.history.calls = self.history.calls.trimmed()
-        self.history.cut_short, self.history.by_framework = self.epochs.is_cut_short(), declared()
+        self.history.cut_short, self.history.by_framework = self.epochs.cut_short, declared()
         self.history.leave_out_zeros()
         self.history.unused_losses, self.history.left_out = self.named.unused(), self.made.left_out()
         self.history.losses = self.made.made

@@ -17,16 +17,12 @@ class Epochs:
         self.count = 0
         self.last: ref | None = None  # the iterator of the last batch; the script decides how long it lives
         self.main: ref | None = None  # the iterator whose passes are counted
-        self.at = 0, 0  # which one the last batch was, and how many there are; 0 if that is not known
+        self.cut_short = False  # whether the last batch came from the middle of a loader's data
         self.drawn_from: WeakKeyDictionary[_BaseDataLoaderIter, int] = WeakKeyDictionary()  # batches, at a backward
 
     def drawn(self, iterator: _BaseDataLoaderIter) -> None:
-        self.last, self.at = ref(iterator), (iterator._num_yielded, length_hint(iterator))
-
-    def is_cut_short(self) -> bool:
-        """Whether the last batch came from the middle of a loader's data."""
-        drawn, length = self.at
-        return drawn < length
+        self.last = ref(iterator)
+        self.cut_short = iterator._num_yielded < length_hint(iterator)
 
     def of_this_batch(self) -> int | None:
         """The pass that the last batch is from; None if it is from no loader, or from one that never ends."""

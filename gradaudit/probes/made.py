@@ -37,9 +37,8 @@ class MadeLosses:
         followed = type(loss) is Tensor and loss.requires_grad and loss.numel() == 1
         if not followed or self.made >= _MOST or backward_is_compiled():
             return
-        metadata = loss.grad_fn.metadata
-        if self.key not in metadata:  # one of the functions may call another
-            metadata[self.key] = True
+        if self.key not in loss.grad_fn.metadata:  # one of the functions may call another
+            loss.grad_fn.metadata[self.key] = True
             where, *site = caller_location()
             where, went_back = self.sites.setdefault(tuple(site), (where, []))
             self.made, index = self.made + 1, len(went_back)

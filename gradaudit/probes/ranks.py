@@ -19,11 +19,10 @@ class Ranks:
         # by wrapper: whether the next backward call through it averages over the ranks
         self.synced: WeakKeyDictionary[DistributedDataParallel, bool] = WeakKeyDictionary()
         self.wrapped: WeakKeyDictionary[DistributedDataParallel, set[int]] = WeakKeyDictionary()  # ids of parameters
-        if torch.distributed.is_available():
-            observer.patch(DistributedDataParallel, "__init__", after(self._note_wrapper))
-            for wrapper in living(DistributedDataParallel):
-                self._note_wrapper(wrapper)
-            observer.patch(DistributedDataParallel, "forward", self._around_forward)
+        observer.patch(DistributedDataParallel, "__init__", after(self._note_wrapper))
+        for wrapper in living(DistributedDataParallel):
+            self._note_wrapper(wrapper)
+        observer.patch(DistributedDataParallel, "forward", self._around_forward)
 
     def _note_wrapper(self, wrapper: DistributedDataParallel, *_, **__) -> None:
         self.wrapped[wrapper] = {id(p) for p in wrapper.parameters() if p.requires_grad}

@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.amp.grad_scaler import OptState
 from torch.nn.utils import clip_grad
 
 from gradaudit.callsite import where
@@ -43,6 +44,9 @@ class Scaling:
 
     def _around_unscale(self, scaler, optimizer=None) -> Generator:
         self.observer.look()
+        stage = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {}).get("stage", OptState.READY)
+        if stage is not OptState.READY:  # PyTorch will refuse
+            self.history.refused = where(), "unscale_() came again before update()"
         yield
         ledger = self.observer.ledger_of(optimizer)
         if ledger is not None and scaler.is_enabled():

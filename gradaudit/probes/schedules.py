@@ -72,9 +72,8 @@ class Schedules:
 
     def note_rate(self, ledger: AuditedLedger) -> None:
         """A step is made: is its learning rate 0, after others that were not, and from then on?"""
-        optimizer = ledger.optimizer()
-        if ledger in self.found and optimizer is not None:
-            moves = any(isinstance(rate, Tensor) or rate > 0 for rate in _rates_of(optimizer))
+        if ledger in self.found:
+            moves = any(isinstance(rate, Tensor) or rate > 0 for rate in _rates_of(ledger.optimizer()))
             ledger.rate_was_above_zero |= moves
             ledger.made_at_zero = 0 if moves else ledger.made_at_zero + ledger.rate_was_above_zero
 

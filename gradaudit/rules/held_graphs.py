@@ -17,7 +17,7 @@ def held_graphs(history: History) -> Iterator[Finding]:
     Cause: Backward is called once on a sum of losses, or something keeps the losses, so activations of several micro-
         batches are in memory together.
     Fix: Call backward on each micro-batch; log .item() or .detach().
-    Known problems: Losses that are summed up in one call are told apart in the first backward calls.
+    Known problems: Only in the first backward calls are the forward passes behind a sum of losses told apart.
     Wrong:
         total = 0
         for x, y in window:

@@ -7,14 +7,14 @@ from gradaudit.rules.rule import ADVICE, ERROR, Finding, finding, rule
 
 
 def _scalers(history: History) -> bool:
-    return any(update.scaler for update in history.updates)
+    return bool(history.refused) or any(update.scaler for update in history.updates)
 
 
 @rule("scaler-timing", _scalers, "no GradScaler made a step")
 def scaled(history: History) -> Iterator[Finding]:
     """Scales that change, or are taken out, inside a window; and scalers that are made again.
 
-    Symptom: Micro-batches count unequally.
+    Symptom: Micro-batches count unequally, or the scaler refuses a call.
     Cause: The scale changes, or is taken out of .grad, between the micro-batches of a window, which then add gradients
         of different scales.
     Fix: One unscale_() and update() per window, one scaler per run.
@@ -34,6 +34,10 @@ def scaled(history: History) -> Iterator[Finding]:
         scaler.update()
     Reported: pytorch/pytorch/pull/36601, conservationtechlab/animl-py/issues/298
     """
+    if history.refused and history.failed:
+        where, text = history.refused
+        fix = "call update() once for each unscale_(), also where the step is skipped"
+        yield finding(None, where, f"the scaler refused a call, which ended the script: {text}", fix=fix)
     for ledger in history.stepped:
         for update in ledger.updates:
             early = [k for k in update.unscaled_after if any(call.scaled != 1 for call in update.fresh[k:])]

@@ -3,7 +3,7 @@
 import pytest
 
 from gradaudit import audit
-from runs import data, found, in_windows, mean, train, update, with_sgd
+from runs import data, found, in_windows, mean, scaled_steps, train, update, with_sgd
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,9 @@ def test_a_window_is_a_whole_number(n):
         raise AssertionError
     with audit() as report, pytest.raises(ValueError, match="whole number of micro-batches"):
         report.declare_window(n)
+
+
+def test_a_call_that_the_scaler_refuses_is_the_cause_of_a_run_that_ends_there():
+    with pytest.raises(RuntimeError, match="already been called"), audit() as report:
+        scaled_steps(before_the_step=lambda model, optimizer, scaler: [scaler.unscale_(optimizer) for _ in range(2)])
+    assert [f.rule for f in report.errors] == ["scaler-timing"]
