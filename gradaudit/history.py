@@ -32,8 +32,8 @@ class Term:
     times: tuple[float, ...] = ()  # by which numbers but 1 the script multiplies it, nan for others
     over: tuple[float, ...] = ()  # by which numbers it divides it, in the same way
     against: tuple[float, ...] | Tensor | None = None  # some numbers of the targets, in the first backward calls
-    by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
     masked: bool = False  # some targets are left out
+    by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
 
     @property
     def targets(self) -> tuple[float, ...]:
@@ -85,7 +85,6 @@ class AuditedCall(Call):
     sharded = False  # by FSDP
     beside = False  # its forward pass went through a module that DDP wraps, and not through the wrapper
     value: float | Tensor | None = None  # what it was called on, if that is one number
-    drawn: tuple[int, ...] = ()  # the data sets of the loaders that gave batches since the last call
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     overwritten = 0  # parameters whose `.grad` it wrote over instead of adding to it
     batchnorm = False  # does it go through a BatchNorm layer in training mode?
@@ -175,7 +174,7 @@ class AuditedUpdate(Update):
     updated_after: tuple[tuple[int, Place], ...] = ()  # scaler.update() inside the window
     scheduled: tuple[tuple[int, Place], ...] = ()  # scheduler.step() inside the window, and where
     scheduled_after: tuple[Place, ...] = ()  # scheduler.step() after the step, before the next backward
-    scaler: tuple | None = None  # the number of the GradScaler that made this step, and from where it was first used
+    scaler = 0  # the number of the GradScaler that made this step; 0 without one
     dtype: torch.dtype | None = None  # of its gradients; None if every .grad was None, so that the step did nothing
 
     @property
@@ -246,14 +245,13 @@ class AuditedLedger(OptimizerLedger):
         weights: The version of its parameters at the last backward call; -1 before the first.
         moved: They have been seen to change through `.data` after a backward call, and not by a step.
         by_data: The script has been seen to change gradients through `.data`, before the last step that was looked at.
-        clips_by_data: It has been seen to do so before clipping.
         samples: Of some parameters, as the last backward call left them.
         rate_was_above_zero: Whether a step was made at a learning rate above 0, since its schedule was first stepped.
     """
 
     update_type, steps = AuditedUpdate, True
     by_itself = loose = taken = hooked = moved_unseen = False
-    moved = by_data = clips_by_data = False
+    moved = by_data = False
     trained: int | None = None  # not known if the audit ended before the run did
     schedule = scaler = None
     scaled, weights = 1.0, -1

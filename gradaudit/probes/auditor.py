@@ -35,6 +35,7 @@ from gradaudit.probes.scaling import Scaling
 from gradaudit.probes.schedules import Schedules
 
 _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
+_NAMED_EVERY = 32  # backward calls, after the first ones, before which the losses with names are looked at
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _LOOKED_AT = 3  # parameters that are read at the end
 _SAMPLED_UPDATES = 3  # of an optimizer, at most, before which some numbers are compared
@@ -59,7 +60,7 @@ class Auditor(Listener):
         self.by_hand = UpdatesByHand(observer, self.history)
         self.graphs = Graphs(self.key, observer, self.by_hand.find)
         self.scaling, self.schedules, self.ranks = Scaling(observer, self.history), Schedules(observer), Ranks(observer)
-        self.named, self.made = NamedLosses(self.key), MadeLosses(observer)
+        self.named, self.made = NamedLosses(self.key), MadeLosses(self.key, observer)
         observer.undo.callback(observer.guard(self._finish))
         observer.patch(torch.autograd, "grad", self._around_grad)
         observer.patch(BaseProcess, "start", after(self._note_process))
@@ -78,7 +79,7 @@ class Auditor(Listener):
 
     def _finish(self) -> None:
         self.history.calls = self.history.calls.trimmed()
-        self.history.cut_short, self.history.by_framework = self.epochs.is_cut_short(), declared()
+        self.history.cut_short, self.history.by_framework = self.epochs.cut_short, declared()
         self.history.leave_out_zeros()
         self.history.unused_losses, self.history.left_out = self.named.unused(), self.made.left_out()
         self.history.losses = self.made.made
@@ -94,21 +95,17 @@ class Auditor(Listener):
     def backward_begins(self, number_: int, roots: list[Tensor], given: bool) -> AuditedCall:
         place, line, path = caller_location()
         call = AuditedCall(number_, place, line, path, self.scaling.factor_of_this_call())
-        self.ranks.note(call)
         if given:
             call.carries_on = any(root.numel() > 1 for root in roots)
-        alone = len(roots) == 1 and roots[0].numel() == 1
-        if alone:
+        if len(roots) == 1 and roots[0].numel() == 1:
             call.value = number(roots[0])
         if self.epochs.last is not None:
-            call.epoch, call.drawn = self.epochs.of_this_batch(), self.epochs.data_sets()
-        if self.graphs.losses:
-            self.graphs.count_living(call)
+            call.epoch = self.epochs.of_this_batch()
         if backward_is_compiled():
             return call
-        self.graphs.look(call, roots, alone and not given, not self.received_by)
+        self.graphs.look(call, roots, not self.received_by)
         self.received_by = 0
-        if self.graphs.marked == call.number:
+        if call.number <= PROBED_GRAPHS or call.number % _NAMED_EVERY == 0:
             self.named.look(self.history.updates_made)
         return call
 
@@ -134,9 +131,9 @@ class Auditor(Listener):
         if ledger.open.factor != 1:  # it was changed in the middle of a window
             ledger.open.factor = None
         weights = gradients.weight_versions()
-        ledger.scaled, ledger.weights = 1.0 if ledger.clips_by_data else call.scaled, weights
+        ledger.scaled, ledger.weights = call.scaled, weights
         if call.scaled != 1:
-            ledger.scaler = self.scaling.thread.scaler
+            ledger.scaler = self.scaling.scaler
         if ledger.by_hand:
             ledger.received_call(call)
 

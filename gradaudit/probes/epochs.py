@@ -1,5 +1,6 @@
 """Which pass over a data set a backward call belongs to, where batches come from a DataLoader."""
 
+from operator import length_hint
 from weakref import WeakKeyDictionary, ref
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -16,42 +17,24 @@ class Epochs:
         self.count = 0
         self.last: ref | None = None  # the iterator of the last batch; the script decides how long it lives
         self.main: ref | None = None  # the iterator whose passes are counted
-        self.at: tuple[int, int | None] = 0, None  # which one the last batch was, and how many there are
-        self.since: dict[int, None] = {}  # the data sets that have given batches since the last backward call
+        self.cut_short = False  # whether the last batch came from the middle of a loader's data
         self.drawn_from: WeakKeyDictionary[_BaseDataLoaderIter, int] = WeakKeyDictionary()  # batches, at a backward
 
     def drawn(self, iterator: _BaseDataLoaderIter) -> None:
-        self.last, self.at = ref(iterator), (iterator._num_yielded, _length(iterator))
-        self.since[id(iterator._dataset)] = None
-
-    def is_cut_short(self) -> bool:
-        """Whether the last batch came from the middle of a loader's data."""
-        drawn, length = self.at
-        return length is not None and drawn < length
-
-    def data_sets(self) -> tuple[int, ...]:
-        """Which data sets have given batches since this was last asked."""
-        asked, self.since = tuple(self.since), {}
-        return asked
+        self.last = ref(iterator)
+        self.cut_short = iterator._num_yielded < length_hint(iterator)
 
     def of_this_batch(self) -> int | None:
         """The pass that the last batch is from; None if it is from no loader, or from one that never ends."""
         iterator, main = (None if known is None else known() for known in (self.last, self.main))
         if iterator is None:
             return self.count or None
-        drawn, length = iterator._num_yielded, _length(iterator)
-        if length is None or drawn > length:
+        drawn = iterator._num_yielded
+        if drawn > length_hint(iterator):
             return None
         begins = drawn < self.drawn_from.get(iterator, drawn + 1)  # it is new, or its workers begin again
         self.drawn_from[iterator] = drawn
-        if begins and (main is None or main is iterator or main._num_yielded >= _length(main)):
+        if begins and (main is None or main is iterator or main._num_yielded >= length_hint(main)):
             self.count += 1
             self.main = self.last
         return self.count
-
-
-def _length(iterator: _BaseDataLoaderIter) -> int | None:
-    try:
-        return len(iterator)
-    except (TypeError, NotImplementedError):
-        return None

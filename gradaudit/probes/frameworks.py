@@ -11,9 +11,6 @@ def declared() -> tuple[str, int] | None:
     told = getattr(state, "_shared_state", {}).get("plugin_kwargs", {}).get("num_steps", 1)
     if told and told > 1:
         return "transformers" if "transformers.trainer" in sys.modules else "Accelerate", told
-    for name in ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"):
-        trainers = living(sys.modules[name].Trainer) if name in sys.modules else []
-        told = {trainer.accumulate_grad_batches for trainer in trainers}
-        if len(told) == 1 and max(told) > 1:
-            return "Lightning", told.pop()
-    return None
+    names = {"lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"} & sys.modules.keys()
+    told = {trainer.accumulate_grad_batches for name in names for trainer in living(sys.modules[name].Trainer)}
+    return ("Lightning", told.pop()) if len(told) == 1 and max(told) > 1 else None

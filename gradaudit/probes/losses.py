@@ -6,8 +6,8 @@ arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that c
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from math import isclose, nan
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ _COLLECTED = ("Stack", "Cat", "CopySlices")  # losses that the script has put in
 _LOSSES = ("NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "SoftMarginLoss", "MultiMarginLoss",
            "MultilabelMarginLoss", "KlDiv")  # fmt: skip
 _REDUCTIONS = {1: "mean", 2: "sum"}
-_SUMS = ("Mean", "Sum", "Nansum", "Dot", "Bmm")  # the last two are how einsum sums up
 _FAR = 100  # nodes that are looked at in one backward call, at most
 _NUMBERS = 16  # of a loss's targets, at most
 _DEEP = 10  # nodes below a sum, of which one may hold the mask
@@ -34,35 +33,27 @@ class Mark:
     call = 0
 
 
-def watch_terms(
-    root: Tensor, key: str, call: AuditedCall, probe: Callable, known: bool = False
-) -> tuple[int, list[Mark]]:
+def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, marks: WeakSet) -> int:
     """Finds the losses below `root`, so that `call.terms` holds their terms when the backward call has ended.
 
     Args:
         root: What backward is called on.
-        key: The losses' nodes are marked under this name; under "" they aren't, which takes less time.
+        key: The losses' nodes are marked under this name.
         call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
         probe: Registers a hook for this backward call, as `Observer.probe` does.
-        known: Whether the call starts at `root` alone, a single number, with a gradient of 1. A root that is itself a
-            loss needs no hook then, and most are; a hook costs the smallest backward a tenth of its time.
+        marks: Receives the marks on the losses' nodes.
 
     Returns:
-        How many losses of one kind there are, and the marks on their nodes.
+        How many losses of one kind there are.
     """
-    marks = []
-    known = known and not root._backward_hooks  # the user's own may change the gradient
     losses, others = find_losses(root.grad_fn, call.scaled)
     for node, term in losses or others:
         if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
             term.against = _targets(node)
-        if key and term.reduction != "unknown":
+        if term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
             call.again, mark.call = mark.call or call.again, call.number
-            marks.append(mark)
-        if known and node is root.grad_fn:
-            call.terms.append(term)
-            continue
+            marks.add(mark)
 
         def note(gradients, term=term) -> None:
             (gradient, *_) = gradients
@@ -72,7 +63,7 @@ def watch_terms(
 
         probe(node.register_prehook, note)
     alike = len({(term.name, term.reduction) for _, term in losses}) == 1
-    return len(losses) if alike else 1, marks
+    return len(losses) if alike else 1
 
 
 def number(tensor: Tensor) -> float | Tensor:
@@ -90,40 +81,24 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
     todo = [(root, (), ())]  # nodes, and by what each is multiplied and divided on its way to the root
     while todo and len(seen) < _FAR:
         node, times, over = todo.pop()
-        if node is None or node in seen:
+        if node is None or node in seen or is_leaf(node):
             continue
         seen.add(node)
-        (kind, name), below = _kind(node.name()), node.next_functions
-        loss = node if kind == "loss" else _smoothed(below) if name == "Add" else None
-        reduction = "" if loss is None else _REDUCTIONS.get(getattr(loss, "_saved_reduction", 0), "")
-        items, own = None, ()
-        if reduction:
-            name = _kind(loss.name())[1]
-            items, own = _counts(loss, reduction) if count else (None, ())
-        elif loss is not None:  # it was not reduced
+        loss = _smoothed(node) or node
+        reduction, name = _classify(loss)
+        if name == "Mul" and (scale == 1 or node is not root):  # a scaler's comes last
+            times += _factor(node, "other", "self")
+        elif name == "Div":
+            over += _factor(node, "other")
+        inside = children(node) if reduction == "between" else _collected(node) if reduction == name else []
+        if inside:
+            todo += [(child, times, over) for child in reversed(inside)]
             continue
-        elif kind == "between":
-            if name == "Mul" and (scale == 1 or node is not root):  # a scaler's comes last
-                times += _factor(node, "other", "self")
-            elif name == "Div":
-                over += _factor(node, "other")
-            todo += [(child, times, over) for child, _ in reversed(below)]
-            continue
-        elif kind == "reduction" and _is_whole(node):
-            if collected := _collected(node, below):
-                todo += [(child, times, over) for child in collected]
-                continue
-            name = reduction = "mean" if name == "Mean" else "sum"
-            if name == "mean":
-                items = float(torch.Size(_sizes(node)).numel())
-            elif count:
-                own = _own_counts(node)
-        elif is_leaf(node):
-            continue
-        term = Term(name, reduction or "unknown", 1.0, scale, items, own, times, over)
-        term.masked = loss is not None and _is_masked(loss, items)
+        items, own = _counts(loss, reduction) if count and reduction != "unknown" else (None, ())
+        term = Term(name, reduction, 1.0, scale, items, own, times, over)
+        term.masked = _is_masked(loss, items)
         term.by_class = name.startswith("Nll") and reduction == "mean" and loss._saved_weight is not None
-        (losses if reduction else others).append((node, term))
+        (others if reduction == "unknown" else losses).append((node, term))
     others += [(node, Term("", "unknown", 1.0, scale, None)) for node, *_ in todo[:1]]  # not followed to its end
     return losses, others
 
@@ -131,119 +106,99 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
 def _factor(node, *names: str) -> tuple[float, ...]:
     """What an operation has kept of the first of these inputs that has no graph: nothing if that is 1.
 
-    It is nan of what isn't one number that can be read, and weights that are trained are left out.
+    It is nan of what isn't one number that can be read.
     """
-    kept = [getattr(node, f"_saved_{name}", None) for name in names]
-    tensors = [each for each in kept if isinstance(each, Tensor)]
-    tensor = next((each for each in tensors if not each.requires_grad), None)
-    if tensor is None and len(tensors) > 1:
-        return ()
+    tensor = _saved(node, *names)
     if tensor is None or tensor.numel() != 1 or not tensor.is_cpu:
         return (nan,)
     value = abs(tensor.item())
     return () if isclose(value, 1.0) else (value,)
 
 
-def is_loss_function(name: str) -> bool:
-    """Whether a term of this name is of a loss function, and not of any mean or sum."""
-    return name.startswith(_LOSSES)
+def _classify(node) -> tuple[str, str]:
+    """What a node is: "between" the losses and the root, a "mean" or "sum", or "unknown"; and its name.
+
+    The name says which loss function took a mean or a sum. If none did, it is "mean" or "sum" as well.
+    """
+    name = node.name().removeprefix("torch::autograd::").rstrip("01").removesuffix("Backward")
+    if name in _BETWEEN:
+        return "between", name
+    if name.startswith(_LOSSES):
+        return _REDUCTIONS.get(getattr(node, "_saved_reduction", 0), "unknown"), name
+    if name in ("Mean", "Sum") and len(getattr(node, "_saved_dim", None) or _sizes(node)) >= len(_sizes(node)):
+        return name.lower(), name.lower()
+    return "unknown", name
 
 
-@cache
-def _kind(name: str) -> tuple[str, str]:
-    """What a node is: "loss", "reduction", "between" these and the root, or anything else; and its short name."""
-    name = name.removeprefix("torch::autograd::").removesuffix("0").removesuffix("1").removesuffix("Backward")
-    if name in _SUMS:
-        return "reduction", name
-    return "loss" if name.startswith(_LOSSES) else "between" if name in _BETWEEN else "", name
+def children(node) -> list:
+    return [child for child, _ in node.next_functions if child is not None]
 
 
-def _smoothed(below: tuple):
+def _smoothed(node):
     """The loss inside a label-smoothed cross-entropy, two terms in proportions that only PyTorch itself gives them."""
-    if any(child is None or child.name() != "MulBackward1" for child, _ in below):
+    parts = children(node) if node.name() == "AddBackward0" else []
+    if [part.name() for part in parts] != ["MulBackward1"] * 2:
         return None
-    ((loss, _), *_) = below[0][0].next_functions
-    return loss if loss is not None and loss.name().startswith("NllLoss") else None
+    (loss,) = children(parts[0])
+    return loss if loss.name().startswith("NllLoss") else None
 
 
-def _collected(node, below: tuple) -> list:
+def _collected(node) -> list:
     """What a reduction was taken over, if that is a collection of losses, or a loss that is one number already."""
-    children = [child for child, _ in below if child is not None]
-    while len(children) == 1 and _kind(children[0].name())[1] in ("ToCopy", "View"):
-        children = [child for child, _ in children[0].next_functions if child is not None]
-    if _sizes(node) in ((), (1,)) or any(_kind(child.name())[1] in _COLLECTED for child in children):
-        return children if any(find_losses(child, count=False)[0] for child in children) else []
+    parts = children(node)
+    while len(parts) == 1 and _classify(parts[0])[1] in ("ToCopy", "View"):
+        parts = children(parts[0])
+    if _sizes(node) in ((), (1,)) or any(_classify(child)[1] in _COLLECTED for child in parts):
+        return parts if any(find_losses(child, count=False)[0] for child in parts) else []
     return []
 
 
-def _sizes(node) -> tuple[int, ...] | None:
-    """The shape of what a reduction was taken over."""
-    return getattr(node, "_saved_self_sym_sizes", None)
-
-
-def _is_whole(node) -> bool:
-    """Whether a reduction was taken over all dimensions."""
-    dims = getattr(node, "_saved_dim", None)
-    return not dims or len(dims) >= len(_sizes(node) or ())
+def _sizes(node) -> torch.Size:
+    """The shape of what a mean or a sum was taken over."""
+    return torch.Size(node._saved_self_sym_sizes)
 
 
 def _counts(node, reduction: str) -> tuple[float | Tensor | None, tuple]:
-    """Over how many items, or how much weight, a loss function took its mean or sum; and a sum's own counts."""
-    total = getattr(node, "_saved_total_weight", None)
-    if total is not None:
-        items = number(total)
-        return items, (items,) if reduction == "sum" else ()
-    tensor = getattr(node, "_saved_self", None)
-    if tensor is None:
-        return None, ()
-    items = float(tensor.numel())
-    return items, (items, float(len(tensor))) if reduction == "sum" and tensor.dim() else ()
+    """Over how many items, or how much weight, a mean or a loss function's sum was taken; and a sum's own counts."""
+    if hasattr(node, "_saved_self_sym_sizes"):  # it is no loss function's
+        return (float(_sizes(node).numel()), ()) if reduction == "mean" else (None, _own_counts(node))
+    tensor, total = node._saved_self, getattr(node, "_saved_total_weight", None)
+    counts = (float(tensor.numel()), float(tensor.shape[:1].numel())) if total is None else (number(total),)
+    return counts[0], counts if reduction == "sum" else ()
 
 
 def _is_masked(loss, items: float | Tensor | None) -> bool:
     """Whether a loss function left targets out. It isn't read on a GPU, which would have to be waited for."""
-    targets = (
-        getattr(loss, "_saved_target", None) if isinstance(items, float) and loss.name().startswith("Nll") else None
-    )
-    return targets is not None and items < targets.numel()
+    targets = getattr(loss, "_saved_target", None) if isinstance(items, float) else None
+    return targets is not None and loss.name().startswith("Nll") and items < targets.numel()
 
 
 def _own_counts(node) -> tuple[float | Tensor, ...]:
     """The counts over which the mean of what a node sums up could be taken: its targets or mask, samples, numbers."""
-    sizes = _sizes(node)
-    if sizes is None:  # a product of two vectors
-        other = _saved(node, "tensor", "mat2", "self")
-        return () if other is None else (number(other.sum()),)
-    samples, numel, counts = sizes[:1], torch.Size(sizes).numel(), []
-    if not samples or not numel:
-        return ()
-    summed = numel
+    sizes, counts = _sizes(node), []
+    summed = sizes.numel()
     for _ in range(_DEEP):
-        node = next((child for child, _ in node.next_functions if child is not None), None)
-        name = "" if node is None else _kind(node.name())[1]
+        node = next(iter(children(node)), None)
+        name = "" if node is None else _classify(node)[1]
         mask = _mask(node, name)
         if mask is not None and mask.dim() and mask.numel() and summed % mask.numel() == 0:
             counts.append(number(mask.sum() * (summed // mask.numel())))
         elif name == "Sum":  # over some dimensions first
-            summed = torch.Size(_sizes(node)).numel()
+            summed = _sizes(node).numel()
         elif name not in _BETWEEN:
             break
-    return (*counts, float(samples[0]), float(numel))
+    return (*counts, float(sizes[:1].numel()), float(sizes.numel()))
 
 
 def _mask(node, name: str) -> Tensor | None:
     """What says which numbers count, or how much, if an operation of this name was told."""
-    if name == "Mul":
-        return _saved(node, "other", "self")
-    if name == "Where":
-        return _saved(node, "condition")
     if name == "MaskedFill":
         mask = _saved(node, "mask")
         return None if mask is None else mask.logical_not()
     if name.startswith("NllLoss"):
-        target = _saved(node, "target")
-        return None if target is None else target != _ignored(node)
-    return None
+        index = node._saved_ignore_index
+        return node._saved_target != (index - 2**64 if index >= 2**63 else index)  # it is shown as an unsigned number
+    return _saved(node, *{"Mul": ("other", "self"), "Where": ("condition",)}.get(name, ()))
 
 
 def _saved(node, *names: str) -> Tensor | None:
@@ -256,37 +211,26 @@ def _saved(node, *names: str) -> Tensor | None:
 
 
 def _targets(node) -> tuple[float, ...] | Tensor | None:
-    """The first numbers of the targets of a loss, or of what a mean that is spelled by hand was multiplied by."""
-    for _ in range(_DEEP):
-        name = "" if node is None else _kind(node.name())[1]
-        names = ("other", "self") if name == "Mul" else ("target",) if name.startswith(_LOSSES) else ()
-        targets = _saved(node, *names)
-        if targets is not None and not targets.is_sparse and not targets.is_meta:
-            numbers = targets.detach().reshape(-1)[:_NUMBERS]
-            return tuple(numbers.tolist()) if numbers.is_cpu else numbers.clone()
-        node = next((child for child, _ in node.next_functions if child is not None), None) if name else None
-    return None
-
-
-def _ignored(node) -> int:
-    index = node._saved_ignore_index
-    return index - 2**64 if index >= 2**63 else index  # it is shown as an unsigned number
+    """The first numbers of the targets of a loss function."""
+    targets = _saved(node, "target")
+    if targets is None:
+        return None
+    numbers = targets.detach().reshape(-1)[:_NUMBERS]
+    return tuple(numbers.tolist()) if numbers.is_cpu else numbers.clone()
 
 
 # Going through the graph of a backward call
 
 
-def walk(nodes: Iterable, stop: Callable[[object], bool] | None = None) -> Iterator:
-    """Every node that is reached from these, once, the nearest first; nothing below a node for which `stop` holds."""
+def walk(nodes: Iterable) -> Iterator:
+    """Every node that is reached from these, once, the nearest first."""
     todo, seen = deque(nodes), {None}
     while todo:
         node = todo.popleft()
-        if node in seen:
-            continue
-        seen.add(node)
-        below = () if stop is not None and stop(node) else node.next_functions
-        yield node
-        todo += [child for child, _ in below]
+        if node not in seen:
+            seen.add(node)
+            yield node
+            todo += children(node)
 
 
 def is_leaf(node) -> bool:

@@ -3,11 +3,8 @@
 One that no backward call takes along is missing from its window, though nothing in `.grad` shows it.
 """
 
-import threading
 from collections.abc import Generator
-from math import isfinite
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,10 +17,6 @@ _FUNCTIONS = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "cross
 _MOST = 1_000  # losses that are followed, the first
 
 
-class _Thread(threading.local):
-    inside = False  # one of the functions may call another
-
-
 class MadeLosses:
     """Watches PyTorch's loss functions, and the nodes of the losses that they make.
 
@@ -32,26 +25,22 @@ class MadeLosses:
         sites: By call site: its place, and for each loss in order whether something went back through it.
     """
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer, self.thread = observer, _Thread()
+    def __init__(self, key: str, observer: Observer) -> None:
+        self.key, self.observer = f"{key} made", observer
         self.made = 0
         self.sites: dict[tuple, tuple[Place, list[bool]]] = {}
         for name in _FUNCTIONS:
             observer.patch(functional, name, self._around_loss)
 
     def _around_loss(self, *_, **__) -> Generator:
-        if self.made >= _MOST:
+        loss = yield
+        followed = type(loss) is Tensor and loss.requires_grad and loss.numel() == 1
+        if not followed or self.made >= _MOST or backward_is_compiled():
             return
-        outer, self.thread.inside = self.thread.inside, True
-        try:
-            loss = yield
-        finally:
-            self.thread.inside = outer
-        if outer or type(loss) is not Tensor or not loss.requires_grad or loss.numel() != 1 or _is_traced():
-            return
-        where, *site = caller_location()
-        where, went_back = self.sites.setdefault(tuple(site), (where, []))
-        if not (loss.is_cpu and not isfinite(loss.item())):  # nan is left out on purpose
+        if self.key not in loss.grad_fn.metadata:  # one of the functions may call another
+            loss.grad_fn.metadata[self.key] = True
+            where, *site = caller_location()
+            where, went_back = self.sites.setdefault(tuple(site), (where, []))
             self.made, index = self.made + 1, len(went_back)
             went_back.append(False)
             loss.grad_fn.register_prehook(self.observer.guard(lambda _: went_back.__setitem__(index, True)))
@@ -63,9 +52,3 @@ class MadeLosses:
         """
         counts = [(where, sum(went), len(went)) for where, went in self.sites.values() if any(went)]
         return counts[0] if len(counts) == 1 and counts[0][1] < counts[0][2] else None
-
-
-def _is_traced() -> bool:
-    """Whether something stands in for numbers, which a loss then hasn't."""
-    modes = torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
-    return bool(modes) or torch.jit.is_tracing() or backward_is_compiled()

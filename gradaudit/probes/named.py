@@ -13,7 +13,7 @@ from types import FrameType
 from torch import Tensor
 
 from gradaudit.callsite import is_users
-from gradaudit.probes.losses import find_losses, is_loss_function
+from gradaudit.probes.losses import find_losses
 
 _HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these may hold, or write, its f_locals
 
@@ -32,9 +32,8 @@ class NamedLosses:
         self.updates.add(update)
         for name, tensor, place in _named_tensors():
             with suppress(RuntimeError):  # a view that was written to under no_grad() refuses to tell its node
-                node = tensor.grad_fn if tensor.requires_grad and tensor.numel() == 1 else None
-                below = find_losses(node, count=False)[0] if node is not None else ()
-                if below and ("loss" in name.lower() or any(is_loss_function(term.name) for _, term in below)):
+                below = find_losses(tensor.grad_fn, count=False)[0] if tensor.numel() == 1 else ()
+                if below and ("loss" in name.lower() or any(term.name not in ("mean", "sum") for _, term in below)):
                     loss = name, place.rpartition(":")[0]
                     if all(self.key in part.metadata for part, _ in below):  # of a sum, each part
                         self.reached.add(loss)

@@ -1,6 +1,5 @@
 """Scalers and clipping: when they came, and which factor was in the gradients then."""
 
-import threading
 from collections.abc import Generator
 from itertools import count
 from weakref import WeakKeyDictionary, ref
@@ -10,7 +9,7 @@ from torch.amp import GradScaler
 from torch.amp.grad_scaler import OptState
 from torch.nn.utils import clip_grad
 
-from gradaudit.callsite import caller_location, where
+from gradaudit.callsite import where
 from gradaudit.history import Clip, History
 from gradaudit.observe.gradients import tensors_in
 from gradaudit.observe.observer import Observer, after, before
@@ -18,39 +17,30 @@ from gradaudit.observe.observer import Observer, after, before
 _numbers = count(1)
 
 
-class _Thread(threading.local):
-    """What a thread of the script is in the middle of."""
-
-    scaled = 1.0  # the scaler's factor in what the next backward is called on
-    scaler: ref | None = None  # which one it was
-
-
 class Scaling:
     """Watches `GradScaler` and the functions that clip."""
 
     def __init__(self, observer: Observer, history: History) -> None:
-        self.observer, self.history, self.thread = observer, history, _Thread()
-        self.scalers: WeakKeyDictionary[GradScaler, tuple] = WeakKeyDictionary()
+        self.observer, self.history = observer, history
+        self.scaled = 1.0  # the scaler's factor in what the next backward is called on
+        self.scaler: ref | None = None  # which one it was
+        self.numbers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         observer.patch(GradScaler, "scale", after(self._after_scale))
         observer.patch(GradScaler, "unscale_", self._around_unscale)
         observer.patch(GradScaler, "step", self._around_step)
         observer.patch(GradScaler, "update", before(self._before_update))
-        for owner, name in (
-            (clip_grad, "_clip_grads_with_norm_"),
-            (clip_grad, "clip_grad_value_"),
-            (nn.utils, "clip_grad_value_"),
-        ):
-            if hasattr(owner, name):
-                observer.patch(owner, name, self._around_clip, used_up=True)
+        observer.patch(clip_grad, "_clip_grads_with_norm_", self._around_clip, used_up=True)
+        for owner in (clip_grad, nn.utils):
+            observer.patch(owner, "clip_grad_value_", self._around_clip, used_up=True)
 
     def factor_of_this_call(self) -> float:
         """The factor in what backward is called on; in the next call it is 1 again, unless something is scaled."""
-        factor, self.thread.scaled = self.thread.scaled, 1.0
+        factor, self.scaled = self.scaled, 1.0
         return factor
 
     def _after_scale(self, scaler: GradScaler) -> None:
         if scaler.is_enabled():
-            self.thread.scaled, self.thread.scaler = scaler.get_scale(), ref(scaler)
+            self.scaled, self.scaler = scaler.get_scale(), ref(scaler)
 
     def _around_unscale(self, scaler, optimizer=None) -> Generator:
         self.observer.look()
@@ -72,9 +62,7 @@ class Scaling:
         if ledger is not None and scaler.is_enabled():
             if self.history.updates_made == updates:
                 self.observer.step(ledger, skipped=True)
-            if scaler not in self.scalers:
-                self.scalers[scaler] = next(_numbers), caller_location()[2]
-            ledger.updates[-1].scaler = self.scalers[scaler]
+            ledger.updates[-1].scaler = self.numbers.setdefault(scaler, next(_numbers))
 
     def _before_update(self, scaler: GradScaler) -> None:
         self.observer.look()
@@ -85,21 +73,14 @@ class Scaling:
 
     def _around_clip(self, parameters=(), *args, **kwargs) -> Generator:
         self.observer.look()
-        for ledger in self.observer.by_hand:
-            if ledger.unused:
-                ledger.kept = ledger.gradients.parameters  # the update comes after clipping, and may be the last one
         given = tensors_in(parameters)
         ids = set(map(id, given))
         norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
         limit = float(args[0]) if args and isinstance(args[0], int | float) else 0.0
         touched = [each for each in self.observer.active if not each.gradients.ids.isdisjoint(ids)]
         meant = [each for each in touched if not each.depth or each.calls_closure]  # else its own step clips them
-        filled = [each for each in meant if each.unused and each.steps]  # others are only clipped along with these
-        if not given:  # a generator that is used up
-            filled = [each for each in self.observer.active if each.unused and each.steps][:1]
-        for ledger in filled or meant:
-            if ledger.samples and ledger.rewritten():
-                ledger.clips_by_data, ledger.scaled = True, 1.0
+        filled = [each for each in (meant if given else self.observer.active) if each.unused and each.steps]
+        for ledger in filled or meant:  # those without gradients are only clipped along with the others
             late = bool(ledger.in_grad) and not ledger.unused
             update = ledger.updates[-1] if late and ledger.updates else ledger.open
             update.clips += (Clip(where(), ledger.unused, norm, ledger.scaled, late, limit, len(given)),)

@@ -1,7 +1,5 @@
 """Schedules of learning rates: when they were stepped, how long they are, and in what that length may be counted."""
 
-import re
-import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from inspect import getclosurevars
@@ -16,8 +14,8 @@ from gradaudit.observe.gradients import subclasses
 from gradaudit.observe.ledger import OptimizerLedger
 from gradaudit.observe.observer import Observer, before
 
-_OF_A_LENGTH = re.compile(r"total|^t_?max$|length|(steps|iters?|iterations|updates)$", re.I)
-_OF_A_PART = re.compile(r"warm|decay|cycle|restart|accum|per_|every|^_|^last_epoch$", re.I)
+# Names of what says how long a schedule is
+_LENGTHS = "num_training_steps", "total_steps", "total", "T_max", "total_iters"
 
 
 class Schedule:
@@ -33,8 +31,9 @@ class Schedule:
     def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
         lambdas = [each for each in getattr(scheduler, "lr_lambdas", ()) if each is not None]
         self.own = any(map(_is_own, [type(scheduler).get_lr, *(getattr(each, "func", each) for each in lambdas)]))
-        named = [value for each in lambdas for name, value in _known_to(each).items() if _is_a_length(name, value)]
-        self.lengths = {_length_of(scheduler), max(named, default=0)} - {0}
+        known = [vars(scheduler), *map(_known_to, lambdas)]
+        lengths = [each.get(name) for each in known for name in _LENGTHS]
+        self.lengths = {length for length in lengths if isinstance(length, int | float) and length}
         self.steps, self.moved = 0, False
 
 
@@ -43,9 +42,8 @@ class Schedules:
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
-        self.thread = threading.local()
+        self.inside = False  # a scheduler may step others, or the one that it inherits from
         self.watched: set[type] = set()  # classes whose step is watched
-        self.numbers: WeakKeyDictionary[lr_scheduler.LRScheduler, int | None] = WeakKeyDictionary()  # which they are at
         self.found: WeakKeyDictionary[OptimizerLedger, Schedule] = WeakKeyDictionary()
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
@@ -58,37 +56,33 @@ class Schedules:
                 self.observer.patch(cls, "step", self._around_step)
 
     def _around_step(self, scheduler, *args, **kwargs) -> Generator:
-        inside = getattr(self.thread, "inside", False)  # a scheduler may step others, or the one that it inherits from
+        inside = self.inside
         ledger = None if inside else self.observer.ledgers.get(id(getattr(scheduler, "optimizer", None)))
         if ledger is not None:
             self.observer.look()
         counts = getattr(scheduler, "_step_count", 1)  # not the one that it makes when it is created
-        rates = _rates(scheduler) if ledger is not None else None
-        self.thread.inside = True
+        number, rates = getattr(scheduler, "last_epoch", None), _rates(scheduler) if ledger is not None else None
+        self.inside = True
         try:
             yield
         finally:
-            self.thread.inside = inside
-            if ledger is not None:
-                self._note(ledger, scheduler, bool(counts), rates)
+            self.inside = inside
+            if ledger is not None and counts:
+                self._note(ledger, scheduler, number, rates)
 
     def note_rate(self, ledger: AuditedLedger) -> None:
         """A step is made: is its learning rate 0, after others that were not, and from then on?"""
-        optimizer = ledger.optimizer()
-        if ledger in self.found and optimizer is not None:
-            moves = any(isinstance(rate, Tensor) or rate > 0 for rate in _rates_of(optimizer))
+        if ledger in self.found:
+            moves = any(isinstance(rate, Tensor) or rate > 0 for rate in _rates_of(ledger.optimizer()))
             ledger.rate_was_above_zero |= moves
             ledger.made_at_zero = 0 if moves else ledger.made_at_zero + ledger.rate_was_above_zero
 
-    def _note(self, ledger: AuditedLedger, scheduler, counts: bool, rates: list) -> None:
-        number, last, now = getattr(scheduler, "last_epoch", None), self.numbers.get(scheduler), _rates(scheduler)
-        self.numbers[scheduler] = number
-        if not counts:
-            return
+    def _note(self, ledger: AuditedLedger, scheduler, number: int | None, rates: list) -> None:
         schedule = self.found.get(ledger) or self.found.setdefault(ledger, Schedule(scheduler))
         schedule.steps += 1
-        schedule.moved |= rates != now
-        if number == last and rates == now:  # the same number again
+        moved = rates != _rates(scheduler)
+        schedule.moved |= moved
+        if not moved and number == getattr(scheduler, "last_epoch", None):  # the same number again
             pass
         elif ledger.unused:
             ledger.open.scheduled += ((ledger.unused, where()),)
@@ -105,16 +99,6 @@ def _rates_of(optimizer: Optimizer) -> list:
     return [group["lr"] for group in optimizer.param_groups if "lr" in group]
 
 
-def _length_of(scheduler: lr_scheduler.LRScheduler) -> int:
-    """After how many steps one of PyTorch's own has come to its end; 0 if it says nothing of that."""
-    if isinstance(scheduler, lr_scheduler.SequentialLR):
-        *_, last = scheduler._schedulers
-        return scheduler._milestones[-1] + _length_of(last)
-    lengths = [getattr(scheduler, name, 0) for name in ("total_steps", "T_max", "total_iters")]
-    lengths.append(max(getattr(scheduler, "milestones", None) or [0]))
-    return max(length for length in lengths if isinstance(length, int))
-
-
 def _is_own(function: Callable) -> bool:
     return is_users(getattr(getattr(function, "__code__", None), "co_filename", ""))
 
@@ -125,7 +109,3 @@ def _known_to(function: Callable) -> dict[str, object]:
     with suppress(TypeError, ValueError):  # it is no function of Python, or a variable has been deleted
         known |= getclosurevars(function).nonlocals
     return known
-
-
-def _is_a_length(name: str, value: object) -> bool:
-    return type(value) in (int, float) and bool(_OF_A_LENGTH.search(name)) and not _OF_A_PART.search(name)

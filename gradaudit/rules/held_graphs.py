@@ -17,7 +17,7 @@ def held_graphs(history: History) -> Iterator[Finding]:
     Cause: Backward is called once on a sum of losses, or something keeps the losses, so activations of several micro-
         batches are in memory together.
     Fix: Call backward on each micro-batch; log .item() or .detach().
-    Known problems: After the first backward calls, only one graph in 32 is looked at.
+    Known problems: Only in the first backward calls are the forward passes behind a sum of losses told apart.
     Wrong:
         total = 0
         for x, y in window:
@@ -57,8 +57,7 @@ def _kept(history: History) -> Iterator[Finding]:
     """Graphs of earlier backward calls that something keeps."""
     call = max(history.calls, key=lambda call: call.alive, default=None)
     if call is not None and call.alive >= _MANY and call.alive > history.calls.total / 4:
-        roughly = "about " * (call.number > PROBED_GRAPHS)  # from then on not every graph is looked at
-        text = f"the graphs of {roughly}{call.alive} earlier losses were alive at backward call {call.number}: "
+        text = f"the graphs of {call.alive} earlier losses were alive at backward call {call.number}: "
         text += "something keeps the losses, such as a sum for the log"
         numbers = {"graphs_alive": call.alive, "backward_call": call.number}
         fix = "add up loss.item() or loss.detach()"

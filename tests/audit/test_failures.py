@@ -173,10 +173,9 @@ FAULTS = [  # where, in which call, and whether only when it has done what it do
     (Auditor, "backward_ends", 3, False), (Auditor, "stepped", 3, False),
     (Auditor, "zeroed", 1, True), (Auditor, "changed", 1, False), (Auditor, "ended", 1, False),
     (Scaling, "_around_clip", 1, True), (Scaling, "_around_unscale", 1, False), (Schedules, "_around_step", 1, True),
-    (Ranks, "_around_forward", 1, False), (Ranks, "_around_all_reduce", 1, False), (Observer, "_before_step", 3, True),
+    (Ranks, "_around_forward", 1, False), (Observer, "_before_step", 3, True),
     (Observer, "_receive", 3, False), (Observer, "_around_backward", 3, True), (Observer, "_look_at", 3, False),
-    ("gradaudit.probes.graphs", "mark_forward", 1, False), ("gradaudit.probes.graphs", "watch_terms", 3, False),
-    ("gradaudit.probes.graphs", "_address", 3, False),
+    ("gradaudit.probes.graphs", "leaves", 1, False), ("gradaudit.probes.graphs", "watch_terms", 3, False),
     ("gradaudit.history", "sample", 1, False), ("gradaudit.probes.named", "_named_tensors", 1, False),
 ]  # fmt: skip
 

@@ -71,7 +71,6 @@ for name, loss in {
     "masked": lambda out, y: (per_token(out, y) * valid(y)).sum() / valid(y).sum(),
     "where": lambda out, y: torch.where(valid(y), -log_probs(out, y), 0.0).sum() / valid(y).sum(),
     "masked_fill": lambda out, y: log_probs(out, y).masked_fill(~valid(y), 0.0).sum() / -valid(y).sum(),
-    "dot": lambda out, y: per_token(out, y).flatten() @ valid(y).flatten().float() / valid(y).sum(),
     "masked, sums of samples": lambda out, y: (per_token(out, y) * valid(y)).sum(1).sum() / valid(y).sum(),
 }.items():
     SPELLINGS[name] = (loss, True)
