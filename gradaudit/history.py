@@ -79,7 +79,7 @@ class AuditedCall(Call):
     passes = 1  # between how many backward calls its graph was built
     carries_on = False  # it was given gradients of several numbers: those that other calls have left in a leaf
     goes_on = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
-    nearest: OptimizerLedger | None = None  # the one whose parameters lie nearest to what it was called on
+    above: frozenset[tuple] = frozenset()  # pairs of optimizers: it reaches the second one through the first
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
     ranks = 1  # over how many
     sharded = False  # by FSDP

@@ -1,8 +1,8 @@
 """The graphs of backward calls: how far back they reach, and which calls go through one of them."""
 
 from bisect import bisect
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from weakref import WeakSet
@@ -26,7 +26,7 @@ class Graphs:
         self.losses: WeakSet[Mark] = WeakSet()  # as long as something keeps their graphs
         self.kept: list[tuple[int, int]] = []  # when the last calls began that kept their graphs, and their numbers
         self.walked: Counter[str] = Counter()  # by line
-        self.reached_at: dict[str, tuple] = {}  # by line: whose parameters it reaches first; does a BatchNorm train?
+        self.reached_at: dict[str, tuple] = {}  # by line: whose parameters lie above whose; does a BatchNorm train?
         self.summed_at: set[str] = set()  # lines whose calls take the losses of several forward passes along
 
     def look(self, call: AuditedCall, roots: list[Tensor], again: bool) -> None:
@@ -41,7 +41,7 @@ class Graphs:
         losses = sum(watch_terms(root, self.key, call, self.observer.probe, self.losses) for root in roots)
         if (self.walked[call.line] < _WALKS_A_LINE or again) and self.walked.total() < _WALKS:
             self._walk(roots, call.line)
-        call.nearest, call.batchnorm = self.reached_at.get(call.line, (None, False))
+        call.above, call.batchnorm = self.reached_at.get(call.line, (frozenset(), False))
         nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
         if call.number <= PROBED_GRAPHS:
             self._watch_memory(call)
@@ -60,9 +60,9 @@ class Graphs:
     def _walk(self, roots: list[Tensor], line: str) -> None:
         self.walked[line] += 1
         reached, trains_batchnorm = leaves(roots)
-        ledgers = self.observer.ledgers.values()
-        nearest = next((each for each in ledgers if reached and id(reached[0]) in each.gradients.ids), None)
-        self.reached_at[line] = nearest, trains_batchnorm
+        ids = set(map(id, reached))
+        ledgers = [each for each in self.observer.ledgers.values() if not ids.isdisjoint(each.gradients.ids)]
+        self.reached_at[line] = _above(roots, ledgers) if len(ledgers) > 1 else frozenset(), trains_batchnorm
         self.found(reached)
 
     def _look_for_passes(self, call: AuditedCall, nodes: list) -> None:
@@ -95,6 +95,29 @@ class Graphs:
         for p in (p for ledger in ledgers for p in ledger.gradients.parameters if p.requires_grad):
             if type(p.grad) is Tensor and not p.grad.is_sparse and p.grad.data_ptr():
                 self.observer.probe(p.register_hook, partial(compare, p.grad.data_ptr()))
+
+
+def _above(roots: list[Tensor], ledgers: list) -> frozenset[tuple]:
+    """Pairs of optimizers: a loss reaches the second one's parameters through those of the first.
+
+    As a generator's loss goes through the critic. A parameter is used where its way meets that of the data.
+    """
+    parents, owners = defaultdict(list), {}
+    for node in walk(root.grad_fn for root in roots):
+        for child in children(node):
+            parents[child].append(node)
+        if is_leaf(node):
+            owners[node] = next((each for each in ledgers if id(node.variable) in each.gradients.ids), None)
+
+    def uses(node) -> Iterator:
+        for parent in parents[node]:
+            yield from [parent] if len(children(parent)) > 1 else uses(parent)
+
+    found = set()
+    for ledger in ledgers:
+        used = [node for leaf, owner in owners.items() if owner is ledger for node in uses(leaf)]
+        found |= {(ledger, owners[node]) for node in walk(used) if owners.get(node) not in (None, ledger)}
+    return frozenset(found)
 
 
 def forward_passes(root, enough: int = 3) -> int:

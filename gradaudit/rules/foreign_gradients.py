@@ -46,9 +46,9 @@ def foreign(history: History) -> Iterator[Finding]:
 def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Finding | None:
     """What the loss of `other` left in the windows of `ledger`.
 
-    A loss that reaches `other` only through this ledger's parameters, as a generator's does through the critic, is not
-    meant for them. One that comes to `other` first may be: a head's loss trains the body below it, and the body may
-    have a regularizer of its own.
+    A loss that reaches `other` through this ledger's parameters, as a generator's does through the critic, is not meant
+    for them. One that comes to `other` first may be: a head's loss trains the body below it, and the body may have a
+    regularizer of its own.
     """
     foreign = [(u, [c for c in u.fresh if _is_of(c, u, other)]) for u in ledger.updates]
     mixed = [(update, calls) for update, calls in foreign if 0 < len(calls) < len(update.fresh)]
@@ -91,7 +91,7 @@ def _not_meant(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger, l
     calls, then it may be the loss of both, beside one of this window's alone, unless its targets are `labels`.
     """
     own_alone = any(own.ledgers == (update.ledger,) for own in update.fresh)
-    if call.nearest is update.ledger:
+    if (update.ledger, other) in call.above:
         return _used_before(call, update, other) or (labels and bool(call.terms))
     return _used_before(call, update, other) and not own_alone
 

@@ -126,6 +126,18 @@ for owned, trained, *findings in [
     row(f"{owned}: held; {trained}: trained", lambda o=owned, t=trained: holding(o, t), *findings)
 
 
+@said("foreign-gradients error")
+def a_critic_that_is_not_frozen_while_an_autoencoder_learns_from_it():
+    encoder, critic = nn.Linear(3, 3), net(3, 1)
+    of_encoder, of_critic = Adam(encoder.parameters()), Adam(critic.parameters())
+    for x, _ in data(6):
+        out = encoder(x)
+        (F.l1_loss(out, x) - 0.1 * critic(out).mean()).backward()
+        update(of_encoder)
+        (F.relu(1 - critic(x)).mean() + F.relu(1 + critic(out.detach())).mean()).backward()
+        update(of_critic)
+
+
 # Updates that no torch optimizer makes
 
 
