@@ -128,7 +128,7 @@ for owned, trained, *findings in [
 
 @said("foreign-gradients error")
 def a_critic_that_is_not_frozen_while_an_autoencoder_learns_from_it():
-    encoder, critic = nn.Linear(3, 3), net(3, 1)
+    encoder, critic = nn.Linear(3, 3), nn.Linear(3, 1)
     of_encoder, of_critic = Adam(encoder.parameters()), Adam(critic.parameters())
     for x, _ in data(6):
         out = encoder(x)
