@@ -5,8 +5,9 @@ import os
 import sys
 import sysconfig
 from functools import cache, lru_cache
+from itertools import islice
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 
@@ -26,8 +27,10 @@ class Place(str):
     Attributes:
         via: The line of the library that the user's line called and that made the call; "" if there is none.
         framework: Whose loop that is, if a fix can speak its words.
+        column: Where in the line the call begins, in bytes; 0 if nobody knows.
     """
 
+    column: int = 0
     via: str = ""
     framework: str = ""
 
@@ -57,25 +60,33 @@ def _users_frame(frame: FrameType | None) -> tuple[FrameType | None, Place, str]
     while frame is not None:
         file = frame.f_code.co_filename
         if kind := _kind(file):
-            here = file, frame.f_lineno
+            here = file, *_position(frame.f_code, frame.f_lasti)
             nearest = nearest or here
             if kind == "user":
                 return frame, *_way(here, nearest, library)
             library = here  # the last one is what the user has called
         frame = frame.f_back
-    return None, *_way(nearest or ("", 0), nearest, None)
+    return None, *_way(nearest or ("", 0, 0), nearest, None)
 
 
 @lru_cache(maxsize=10_000)
-def _way(user: tuple[str, int], nearest: tuple[str, int], library: tuple[str, int] | None) -> tuple[Place, str]:
+def _position(code: CodeType, instruction: int) -> tuple[int, int]:
+    """Line and column of an instruction. A frame would search for its line each time."""
+    line, _, column, _ = next(islice(code.co_positions(), instruction // 2, None))
+    return line or code.co_firstlineno, column or 0
+
+
+@lru_cache(maxsize=10_000)
+def _way(user: tuple[str, int, int], nearest: tuple | None, library: tuple | None) -> tuple[Place, str]:
     place = Place(_text(user))
+    place.column = user[-1]
     if library is not None:
         package = _inside_package(library[0]).partition("/")[0]
         place.via, place.framework = _text(library), package if package in _FRAMEWORKS else ""
     return place, f"{place} {_text(nearest)}" if nearest else ""
 
 
-def _text(location: tuple[str, int]) -> str:
+def _text(location: tuple[str, int, int]) -> str:
     return f"{location[0]}:{location[1]}" if location[0] else ""
 
 

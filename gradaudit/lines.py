@@ -43,7 +43,7 @@ def cause(where: str, rule: str) -> tuple[int, int, int]:
     tree, line = place(where)
     text = linecache.getline(where.rpartition(":")[0], line)
     start, end = len(text) - len(text.lstrip()), len(text.rstrip())
-    statement = _statement(tree, line)
+    statement = _statement(tree, line, getattr(where, "column", 0))
     if statement is None:
         return line, start, end
     division = _division(statement) if rule in _OF_A_LOSS else None
@@ -55,11 +55,16 @@ def cause(where: str, rule: str) -> tuple[int, int, int]:
     return line, start, _column(text, statement.end_col_offset) if line == statement.end_lineno else end
 
 
-def _statement(tree: ast.AST | None, line: int) -> ast.stmt | None:
-    """The statement that a line belongs to, if it isn't one around others, as where the line is the test of an if."""
+def _statement(tree: ast.AST | None, line: int, column: int) -> ast.stmt | None:
+    """The statement at a place, if it isn't one around others, as where the line is the test of an if.
+
+    Of several on a line it is the last, if the column is 0, which stands for none.
+    """
     nodes = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.stmt)]
-    *_, innermost = [None, *(node for node in nodes if node.lineno <= line <= node.end_lineno)]
-    return None if hasattr(innermost, "body") else innermost
+    nodes = [node for node in nodes if node.lineno <= line <= node.end_lineno]
+    if column:
+        nodes = [n for n in nodes if (n.lineno, n.col_offset) <= (line, column) <= (n.end_lineno, n.end_col_offset)]
+    return None if not nodes or hasattr(nodes[-1], "body") else nodes[-1]
 
 
 def _division(node: ast.AST) -> ast.AST | None:
@@ -88,13 +93,24 @@ def loss_of(call: Place) -> Place:
 
 def _computed(call: Place, counts: Callable[[ast.stmt], object]) -> Place:
     tree, line = place(call)
-    called = _statement(tree, line)
+    called = _statement(tree, line, call.column)
     if called is None or _division(called):
         return call
-    names = _goes_backward_from(called)
-    nodes = [node for node in ast.walk(_surroundings(tree, line)[0]) if isinstance(node, ast.stmt)]
-    earlier = [node for node in nodes if not hasattr(node, "body") and node.lineno < line and names & _targets(node)]
-    return _at(call, max([node.lineno for node in earlier if counts(node)], default=line))
+    lines = _assignments(_surroundings(tree, line)[0], _goes_backward_from(called), counts)
+    return _at(call, max([each for each in lines if each < line], default=line))
+
+
+def assigned(at: Place, name: str) -> Place:
+    """Where a variable was assigned last in the function that a line belongs to; else the line itself."""
+    tree, line = place(at)
+    lines = [] if tree is None else _assignments(_surroundings(tree, line)[0], {name}, lambda _: True)
+    return _at(at, max([each for each in lines if each <= line] or lines, default=line))
+
+
+def _assignments(function: ast.AST, names: set[str], counts: Callable[[ast.stmt], object]) -> list[int]:
+    """The lines of the statements that assign any of these variables, if they count."""
+    nodes = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
+    return [node.lineno for node in nodes if names & _targets(node) and counts(node)]
 
 
 def _goes_backward_from(statement: ast.stmt) -> set[str]:

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator
 
+from gradaudit.callsite import Place
 from gradaudit.history import History, count_noun
-from gradaudit.lines import condition_of
+from gradaudit.lines import assigned, condition_of
 from gradaudit.rules.rule import ADVICE, Finding, finding, rule
 
 _LOGGED = re.compile(r"avg|average|mean|running|total|epoch|log|smooth|ema|best|val|eval|metric|hist", re.I)
@@ -40,7 +41,7 @@ def unused_losses(history: History) -> Iterator[Finding]:
         if seen >= 3 and not _LOGGED.search(name):
             many = count_noun(seen, "update")
             text = f"no backward call reaches the loss {name}, which has a graph; it was there before {many}"
-            yield finding(None, where, text, fix="", level=ADVICE, loss=name, updates=seen)
+            yield finding(None, assigned(Place(where), name), text, fix="", level=ADVICE, loss=name, updates=seen)
 
 
 def _under_the_steps_test(history: History, loss: str) -> bool:

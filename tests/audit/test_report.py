@@ -23,7 +23,7 @@ from gradaudit.formats import as_text, formatted
 from gradaudit.lines import cause
 from gradaudit.rules import RULES
 from gradaudit.text import has_colour, width_of
-from runs import data, train, with_sgd
+from runs import data, mean, train, update, with_sgd
 
 
 def reported(*findings):
@@ -295,3 +295,28 @@ def test_the_wrong_lines_are_an_error_of_their_rule_and_the_correct_ones_none(na
         assert name in report.rules
     else:
         assert report.errors == []
+
+
+BACKWARD = "loss = mean(model(x), y); loss.backward()"
+
+
+@pytest.mark.parametrize(
+    ("rule", "lines", "marked"),
+    [
+        ("discarded-gradients", f"optimizer.zero_grad(); {BACKWARD}", "optimizer.zero_grad()"),
+        ("stale-gradients", f"{BACKWARD}; optimizer.step()", "optimizer.step()"),
+        ("unused-loss", f"aux = mean(model(x), y)\n{BACKWARD}; update(optimizer)", "aux = mean(model(x), y)"),
+        ("unused-loss", f"{BACKWARD}; update(optimizer)\naux = mean(model(x), y)", "aux = mean(model(x), y)"),
+    ],
+)
+def test_of_several_statements_on_a_line_the_one_that_is_meant_is_marked(rule, lines, marked, tmp_path):
+    file = tmp_path / "train.py"
+    head = "import torch\nmodel, optimizer = with_sgd()\nfor i, (x, y) in enumerate(data(8)):\n"
+    step = "    if i % 2: optimizer.step()\n" * (rule == "discarded-gradients")
+    file.write_text(head + "".join(f"    {line}\n" for line in lines.split("\n")) + step)
+    names = {"with_sgd": with_sgd, "data": data, "mean": mean, "update": update}
+    with audit() as report:
+        exec(compile(file.read_text(), str(file), "exec"), names)
+    (finding,) = (finding for finding in report.findings if finding.rule == rule)
+    line, start, end = cause(finding.where, rule)
+    assert file.read_text().splitlines()[line - 1][start:end] == marked
