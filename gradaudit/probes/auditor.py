@@ -97,13 +97,14 @@ class Auditor(Listener):
         call = AuditedCall(number_, place, line, path, self.scaling.factor_of_this_call())
         if given:
             call.carries_on = any(root.numel() > 1 for root in roots)
-        if len(roots) == 1 and roots[0].numel() == 1:
+        alone = len(roots) == 1 and roots[0].numel() == 1
+        if alone:
             call.value = number(roots[0])
         if self.epochs.last is not None:
             call.epoch = self.epochs.of_this_batch()
         if backward_is_compiled():
             return call
-        self.graphs.look(call, roots, not self.received_by)
+        self.graphs.look(call, roots, alone and not given, not self.received_by)
         self.received_by = 0
         if call.number <= PROBED_GRAPHS or call.number % _NAMED_EVERY == 0:
             self.named.look(self.history.updates_made)

@@ -29,16 +29,17 @@ class Graphs:
         self.reached_at: dict[str, tuple] = {}  # by line: whose parameters lie above whose; does a BatchNorm train?
         self.summed_at: set[str] = set()  # lines whose calls take the losses of several forward passes along
 
-    def look(self, call: AuditedCall, roots: list[Tensor], again: bool) -> None:
+    def look(self, call: AuditedCall, roots: list[Tensor], known: bool, again: bool) -> None:
         """Notes in a call what its graph tells.
 
         Args:
             call: Receives it.
             roots: What backward is called on.
+            known: Whether that is a single number, with a gradient of 1.
             again: The last call brought gradients to nobody known, so it is looked once more for leaves.
         """
         call.alive = len({mark.call for mark in self.losses})
-        losses = sum(watch_terms(root, self.key, call, self.observer.probe, self.losses) for root in roots)
+        losses = sum(watch_terms(root, self.key, call, self.observer.probe, self.losses, known) for root in roots)
         if (self.walked[call.line] < _WALKS_A_LINE or again) and self.walked.total() < _WALKS:
             self._walk(roots, call.line)
         call.above, call.batchnorm = self.reached_at.get(call.line, (frozenset(), False))
