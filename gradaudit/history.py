@@ -70,7 +70,6 @@ class AuditedCall(Call):
         path: From where the function that made it was called: a helper may be called for any loss.
         ledgers: The optimizers whose parameters received gradients.
         reach: Of a ledger, the places of the parameters that received gradients, if not all did.
-        zeros: The ledgers to which it brought only zeros, with none but zeros before it.
     """
 
     graphs = 1  # how many forward passes with nothing in common it went through
@@ -88,7 +87,6 @@ class AuditedCall(Call):
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     overwritten = 0  # parameters whose `.grad` it wrote over instead of adding to it
     batchnorm = False  # does it go through a BatchNorm layer in training mode?
-    zeros: tuple[OptimizerLedger, ...] = ()
 
     def __init__(self, number: int, where: Place, line: str, path: tuple[int, ...] = (), scaled: float = 1.0) -> None:
         self.number, self.used_by = number, []
@@ -116,10 +114,6 @@ class AuditedCall(Call):
     def forward(self) -> int:
         """The number of the call that first went through its forward pass."""
         return self.goes_on or self.number
-
-    def added_nothing(self, ledger: OptimizerLedger) -> bool:
-        """Did it bring only zeros to this ledger? On a GPU gradients are not read, and a loss of 0 has to tell."""
-        return ledger in self.zeros or (isinstance(self.value, Tensor) and float(self.value) == 0)
 
     @property
     def kinds(self) -> tuple:
@@ -234,16 +228,14 @@ class AuditedLedger(OptimizerLedger):
         unwrapped: How many parameters with gradients DDP doesn't know, though it wraps the others.
         is_nan: Whether its parameters are no finite numbers at the end.
         made_at_zero: How many updates, the last ones, were made at a learning rate of 0, after others.
-        written: Whether something wrote to its parameters after its first step.
         schedule: What is known of its learning rate's schedule.
 
     While the script runs:
         steps: Is it known that something uses its gradients?
         scaled: The scaler's factor that is in .grad.
         scaler: A reference to the one that made it.
-        first_version: The version of its parameters at the first step.
         weights: The version of its parameters at the last backward call; -1 before the first.
-        moved: They have been seen to change through `.data` after a backward call, and not by a step.
+        moved: They have been seen to change through `.data` before they were zeroed, as by an attack.
         by_data: The script has been seen to change gradients through `.data`, before the last step that was looked at.
         samples: Of some parameters, as the last backward call left them.
         rate_was_above_zero: Whether a step was made at a learning rate above 0, since its schedule was first stepped.
@@ -256,8 +248,7 @@ class AuditedLedger(OptimizerLedger):
     schedule = scaler = None
     scaled, weights = 1.0, -1
     gone = unwrapped = made_at_zero = 0
-    is_nan = rate_was_above_zero = written = False
-    first_version = -1
+    is_nan = rate_was_above_zero = False
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
@@ -278,7 +269,6 @@ class AuditedLedger(OptimizerLedger):
 
     def take_samples(self) -> None:
         """In the first updates: a script may write through `.data`, which raises no version."""
-        self.notice_a_move()
         parameters = self.gradients.parameters
         found = [(p, sample(p)) for p in (parameters[place] for place in self.gradients.touched[:_SAMPLED])]
         self.samples = [(p, numbers) for p, numbers in found if numbers is not None]
@@ -373,21 +363,6 @@ class History:
         """Micro-batches per update: as declared, or the most frequent number, and of two the larger."""
         declared = self.declared_for(ledger)
         return declared[1][-1][1] if declared else most_frequent(update.size for update in ledger.filled)
-
-    # When the run has ended
-
-    def leave_out_zeros(self) -> None:
-        """A call from before the loop that brought only zeros is no micro-batch: something was initialised by it.
-
-        Its line is never seen again. A micro-batch may bring zeros, too, as where all targets are masked.
-        """
-        lines = Counter((ledger, call.line) for call in self.calls for ledger in call.ledgers)
-        for ledger in self.ledgers:
-            for first in ledger.filled[:1]:
-                stays = [call for call in first.fresh if lines[ledger, call.line] > 1 or not call.added_nothing(ledger)]
-                if 0 < len(stays) < len(first.fresh):
-                    first.held -= len(first.fresh) - len(stays)
-                    first.fresh = stays
 
     def forget(self, ledger: AuditedLedger) -> None:
         """What looked like updates were none."""

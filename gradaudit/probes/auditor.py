@@ -9,7 +9,6 @@ from collections.abc import Generator
 from functools import lru_cache
 from itertools import count
 from multiprocessing.process import BaseProcess
-from subprocess import Popen
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +63,6 @@ class Auditor(Listener):
         observer.undo.callback(observer.guard(self._finish))
         observer.patch(torch.autograd, "grad", self._around_grad)
         observer.patch(BaseProcess, "start", after(self._note_process))
-        observer.patch(Popen, "__init__", after(self._note_process))
         observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
 
     def _around_grad(self, outputs=(), *args, **kwargs) -> Generator:
@@ -80,7 +78,6 @@ class Auditor(Listener):
     def _finish(self) -> None:
         self.history.calls = self.history.calls.trimmed()
         self.history.cut_short, self.history.by_framework = self.epochs.cut_short, declared()
-        self.history.leave_out_zeros()
         self.history.unused_losses, self.history.left_out = self.named.unused(), self.made.left_out()
         self.history.losses = self.made.made
 
@@ -126,8 +123,6 @@ class Auditor(Listener):
             ledger.take_samples()
         elif ledger.samples:
             ledger.samples = []
-        if gradients.came_as_zeros:
-            call.zeros += (ledger,)
         if ledger.open.factor != 1:  # it was changed in the middle of a window
             ledger.open.factor = None
         weights = gradients.weight_versions()
@@ -150,8 +145,7 @@ class Auditor(Listener):
         return self.by_hand.wrote(ledger)
 
     def zeroed(self, ledger: AuditedLedger, zeroing: Zeroing) -> None:
-        if ledger.samples:
-            ledger.notice_a_move()
+        ledger.notice_a_move()
         if zeroing.calls:
             zeroing.where = where()
             zeroing.were_zeros = ledger.gradients.came_as_zeros  # the calls themselves had brought nothing but zeros
@@ -187,7 +181,6 @@ class Auditor(Listener):
             self.by_hand.step_givers(ledger)
         if ledger.made == 1:
             self.history.ledgers.append(ledger)
-            ledger.first_version = ledger.gradients.weight_versions()
         self._compare_samples(ledger, update)
         update.where = update.fresh[-1].where if ledger.by_hand and update.fresh else where()
         update.place, update.at = self.history.updates_made, self.observer.calls
@@ -223,8 +216,6 @@ class Auditor(Listener):
             ledger.by_data = update.rewritten = update.overwritten = ledger.rewritten()
             if ledger.by_data:
                 self._note_factor(ledger, update)
-        elif ledger.by_data and not early:  # as it did in every update that was looked at
-            update.rewritten, update.overwritten, update.factor = True, True, None
         if early and any(map(_is_hooked, ledger.gradients.parameters)):
             ledger.hooked = True
         ledger.samples = []
@@ -232,8 +223,6 @@ class Auditor(Listener):
     # The end of an optimizer
 
     def ended(self, ledger: AuditedLedger) -> None:
-        if ledger.by_hand and (ledger.unowned or ledger.made):
-            self.graphs.walked.clear()  # another model may come to the same lines
         if self.by_hand.ended(ledger) if ledger.by_hand else ledger.name or ledger.in_grad:
             self._conclude(ledger)
         ledger.trim()
@@ -247,18 +236,13 @@ class Auditor(Listener):
         gradients = ledger.gradients
         left = [call for call in last(ledger.unused, ledger.in_grad) if not call.used]
         unseen = not ledger.made and gradients.weight_versions() != ledger.weights  # else than by a step, or compiled
-        ledger.notice_a_move()
-        moved = ledger.moved and not ledger.made  # by an optimizer that updates in hooks and is never told to step
-        if left and not unseen and not moved and not gradients.came_as_zeros:
+        if left and not unseen and not gradients.came_as_zeros:
             ledger.left_over = left
         if ledger.by_hand:
             return
-        ledger.written = gradients.weight_versions() != ledger.first_version
         ledger.idle = {k: window for k, window in ledger.idle.items() if gradients.last[k] == window}
         ledger.is_nan = bool(gradients.parameters) and not all(map(_is_finite, gradients.parameters[:_LOOKED_AT]))
-        ledger.moved_unseen, ledger.by_itself = moved or (unseen and ledger.weights != -1), moved
-        if moved:
-            return
+        ledger.moved_unseen = unseen and ledger.weights != -1
         trained = [
             (ever, p) for ever, p in zip(gradients.ever, gradients.parameters, strict=True) if p.requires_grad or ever
         ]

@@ -39,19 +39,6 @@ row("a declared window's short tail", lambda: in_windows(mean, [4, 4, 4, 2]), wi
 row("a declared window's short start", lambda: in_windows(mean, [2, 4, 4, 4]), "irregular-window error", window=4)
 
 
-def before_the_loop(factor):
-    model, optimizer = with_sgd()
-    (model(torch.randn(4, 3)) * factor).mean().backward()
-    for i, (x, y) in enumerate(data(12)):
-        ((model(x) - F.one_hot(y, 2)).square().mean() / 4).backward()
-        if (i + 1) % 4 == 0:
-            update(optimizer)
-
-
-row("a call of zeros before the loop", lambda: before_the_loop(0))
-row("a call before the loop that brings more than zeros", lambda: before_the_loop(1e-3), "irregular-window error")
-
-
 @said("loss-scale undecided")
 def three_tasks_or_three_micro_batches():
     trunk, heads = nn.Linear(3, 3), [net() for _ in range(3)]
