@@ -3,8 +3,7 @@
 Nothing is computed here for every gradient, so that a large model costs little more than a small one.
 """
 
-import gc
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Generator
 from functools import lru_cache
 from itertools import count
@@ -118,11 +117,10 @@ class Auditor(Listener):
             self.ranks.received(ledger, call)
         if len(gradients.touched) < len(gradients.parameters):
             call.reach[ledger] = _places(tuple(gradients.touched))
+        ledger.samples = []
         early = ledger.made < _SAMPLED_UPDATES and call.number <= PROBED_GRAPHS
         if early and not ledger.calls_closure and not ledger.by_hand:
             ledger.take_samples()
-        elif ledger.samples:
-            ledger.samples = []
         if ledger.open.factor != 1:  # it was changed in the middle of a window
             ledger.open.factor = None
         weights = gradients.weight_versions()
@@ -153,8 +151,6 @@ class Auditor(Listener):
                 for call in zeroing.calls:
                     call.read = True
         ledger.scaled, ledger.open.came_as_zeros = 1.0, not ledger.gradients.touched
-        if not ledger.name:  # nothing is known to use its gradients
-            ledger.lost.clear()
 
     def changed(self, ledger: AuditedLedger, assigned: bool) -> None:
         ledger.scaled = 1.0  # it may have been taken out
@@ -201,13 +197,10 @@ class Auditor(Listener):
             ledger.trim()
 
     def _look_for_idle(self, ledger: AuditedLedger) -> None:
-        """Parameters that backward calls no longer reach: does a module hold them, does a step move them on?"""
+        """Parameters that backward calls no longer reach: does a step move them on?"""
         gradients, optimizer = ledger.gradients, ledger.optimizer()
-        idle = [k for k, p in enumerate(gradients.parameters) if p.requires_grad and gradients.is_idle(k)]
-        if idle and any(other.unowned for other in self.observer.by_hand):
-            held = (gradients.parameters[k] for k in idle)
-            ledger.gone = sum(isinstance(p, nn.Parameter) and not _is_in_a_module(p) for p in held)
         if optimizer is not None:
+            idle = [k for k, p in enumerate(gradients.parameters) if p.requires_grad and gradients.is_idle(k)]
             ledger.idle = {k: gradients.last[k] for k in idle if _is_moved_by_zeros(gradients, k, optimizer)}
 
     def _compare_samples(self, ledger: AuditedLedger, update: AuditedUpdate) -> None:
@@ -259,12 +252,6 @@ def _is_finite(p: Tensor) -> bool:
     p = local(p)
     readable = type(p) in (Tensor, nn.Parameter) and p.layout == torch.strided and not p.is_meta and p.dtype in REAL
     return not readable or bool(p.detach().isfinite().all())
-
-
-def _is_in_a_module(p: Tensor) -> bool:
-    """Whether a module holds the parameter by a name, and not only an optimizer, or a loop's variable."""
-    holders = [each for each in gc.get_referrers(p) if type(each) in (dict, OrderedDict) and "__name__" not in each]
-    return any(value is p for each in holders for value in each.values())
 
 
 def _is_moved_by_zeros(gradients: Gradients, index: int, optimizer: Optimizer) -> bool:
