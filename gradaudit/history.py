@@ -13,6 +13,7 @@ from gradaudit.observe.ledger import Call, Kept, OptimizerLedger, Update
 from gradaudit.observe.samples import Sample, sample
 
 _SAMPLED = 3  # parameters whose numbers are remembered
+_NOWHERE = Place("")
 PROBED_GRAPHS = 20  # backward calls whose graphs are looked at in full
 
 
@@ -61,9 +62,9 @@ class Term:
         return None if not self.count else self.coefficient / self.count
 
 
+@dataclass(eq=False, slots=True)
 class AuditedCall(Call):
-    """What a call has not noted is read from the class, here and in `AuditedUpdate`: a training step makes one of each,
-    and to set all of their fields would take longer than anything else that is noted. What every step reads is set.
+    """A backward call, and what its graph tells.
 
     Attributes:
         line: Names the place in the code more finely than `where`, if a library lies between.
@@ -72,28 +73,28 @@ class AuditedCall(Call):
         reach: Of a ledger, the places of the parameters that received gradients, if not all did.
     """
 
-    graphs = 1  # how many forward passes with nothing in common it went through
-    alive = 0  # losses of earlier calls that something still keeps, with their graphs
-    again = 0  # the number of an earlier call that had gone through a loss of this one
-    passes = 1  # between how many backward calls its graph was built
-    carries_on = False  # it was given gradients of several numbers: those that other calls have left in a leaf
-    goes_on = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
+    where: Place
+    line: str
+    path: tuple[int, ...]
+    scaled: float  # the scaler's factor in what it was called on
+    ledgers: tuple["AuditedLedger", ...] = ()
+    terms: list[Term] = field(default_factory=list)
+    reach: dict[OptimizerLedger, frozenset[int]] = field(default_factory=dict)
+    graphs: int = 1  # how many forward passes with nothing in common it went through
+    alive: int = 0  # losses of earlier calls that something still keeps, with their graphs
+    again: int = 0  # the number of an earlier call that had gone through a loss of this one
+    passes: int = 1  # between how many backward calls its graph was built
+    carries_on: bool = False  # it was given gradients of several numbers: those that other calls have left in a leaf
+    goes_on: int = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
     above: frozenset[tuple] = frozenset()  # pairs of optimizers: it reaches the second one through the first
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
-    ranks = 1  # over how many
-    sharded = False  # by FSDP
-    beside = False  # its forward pass went through a module that DDP wraps, and not through the wrapper
+    ranks: int = 1  # over how many
+    sharded: bool = False  # by FSDP
+    beside: bool = False  # its forward pass went through a module that DDP wraps, and not through the wrapper
     value: float | Tensor | None = None  # what it was called on, if that is one number
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
-    overwritten = 0  # parameters whose `.grad` it wrote over instead of adding to it
-    batchnorm = False  # does it go through a BatchNorm layer in training mode?
-
-    def __init__(self, number: int, where: Place, line: str, path: tuple[int, ...] = (), scaled: float = 1.0) -> None:
-        self.number, self.used_by = number, []
-        self.where, self.line, self.path, self.scaled = where, line, path, scaled
-        self.ledgers: tuple[AuditedLedger, ...] = ()
-        self.terms: list[Term] = []
-        self.reach: dict[OptimizerLedger, frozenset[int]] = {}
+    overwritten: int = 0  # parameters whose `.grad` it wrote over instead of adding to it
+    batchnorm: bool = False  # does it go through a BatchNorm layer in training mode?
 
     @property
     def users(self) -> set["AuditedLedger"]:
@@ -150,25 +151,26 @@ class Clip:
         return norm if norm is not None and isfinite(norm) else None
 
 
+@dataclass(eq=False, slots=True)
 class AuditedUpdate(Update):
     """An update, and what happened to its gradients before the step."""
 
-    where = Place("")
-    place = 0  # counts all updates, of all optimizers, from 0
-    at = 0  # how many backward calls there had been
-    came_as_zeros = False  # all that was in .grad was zero, and nothing is known to have written that
-    assigned = False  # gradients came from elsewhere than a backward call
-    replaced = False  # other tensors were put in the place of gradients
-    rewritten = False  # gradients were changed by something else than clipping and unscaling
-    overwritten = False  # they were changed, and not only zeroed in part
+    where: Place = _NOWHERE
+    place: int = 0  # counts all updates, of all optimizers, from 0
+    at: int = 0  # how many backward calls there had been
+    came_as_zeros: bool = False  # all that was in .grad was zero, and nothing is known to have written that
+    assigned: bool = False  # gradients came from elsewhere than a backward call
+    replaced: bool = False  # other tensors were put in the place of gradients
+    rewritten: bool = False  # gradients were changed by something else than clipping and unscaling
+    overwritten: bool = False  # they were changed, and not only zeroed in part
     factor: float | None = 1.0  # by which they were multiplied as a whole; None if it was otherwise, or isn't known
-    inside = False  # its step was made inside a backward call
+    inside: bool = False  # its step was made inside a backward call
     clips: tuple[Clip, ...] = ()
     unscaled_after: tuple[int, ...] = ()  # how many backward calls it held at each unscale_
     updated_after: tuple[tuple[int, Place], ...] = ()  # scaler.update() inside the window
     scheduled: tuple[tuple[int, Place], ...] = ()  # scheduler.step() inside the window, and where
     scheduled_after: tuple[Place, ...] = ()  # scheduler.step() after the step, before the next backward
-    scaler = 0  # the number of the GradScaler that made this step; 0 without one
+    scaler: int = 0  # the number of the GradScaler that made this step; 0 without one
     dtype: torch.dtype | None = None  # of its gradients; None if every .grad was None, so that the step did nothing
 
     @property
