@@ -86,17 +86,6 @@ class Update:
     in_grad: Kept = field(default_factory=Kept)
     count: int = 0
 
-    def close(self, in_grad: Kept, fresh: int, unmade: int, skipped: bool) -> None:
-        """Takes all that is in `.grad`; unless it is skipped, the last `unmade` calls are used by it."""
-        self.number, self.skipped = self.ledger.made, skipped
-        self.in_grad, self.count, self.held = in_grad, len(in_grad), in_grad.total
-        for call in last(unmade, in_grad):
-            if skipped:
-                call.read = True
-            else:
-                call.used_by.append(self)
-        self.fresh, self.stale = last(fresh, in_grad), self.held - fresh
-
     @property
     def calls(self) -> list[Call]:
         """All of the calls whose gradients it used, in order; of very many, the first and the last."""
@@ -159,7 +148,14 @@ class OptimizerLedger:
     def stepped(self, skipped: bool) -> Update:
         update, self.open = self.open, self.update_type(self)
         self.made += 1
-        update.close(self.in_grad, self.unused, self.unmade, skipped)
+        update.number, update.skipped = self.made, skipped
+        update.in_grad, update.count, update.held = self.in_grad, len(self.in_grad), self.in_grad.total
+        update.fresh, update.stale = last(self.unused, self.in_grad), update.held - self.unused
+        for call in last(self.unmade, self.in_grad):
+            if skipped:
+                call.read = True
+            else:
+                call.used_by.append(update)
         self.unused, self.unmade = 0, self.unmade if skipped else 0
         self.updates.append(update)
         return update

@@ -95,8 +95,7 @@ class Auditor(Listener):
             call.carries_on = any(root.numel() > 1 for root in roots)
         if len(roots) == 1 and roots[0].numel() == 1:
             call.value = number(roots[0])
-        if self.epochs.last is not None:
-            call.epoch = self.epochs.of_this_batch()
+        call.epoch = self.epochs.of_this_batch()
         if backward_is_compiled():
             return call
         self.graphs.look(call, roots, not self.received_by)
