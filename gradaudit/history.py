@@ -13,6 +13,7 @@ from gradaudit.observe.ledger import Call, Kept, OptimizerLedger, Update
 from gradaudit.observe.samples import Sample, sample
 
 _SAMPLED = 3  # parameters whose numbers are remembered
+_NOWHERE = Place("")
 PROBED_GRAPHS = 20  # backward calls whose graphs are looked at in full
 
 
@@ -61,41 +62,39 @@ class Term:
         return None if not self.count else self.coefficient / self.count
 
 
+@dataclass(eq=False, slots=True)
 class AuditedCall(Call):
-    """What a call has not noted is read from the class, here and in `AuditedUpdate`: a training step makes one of each,
-    and to set all of their fields would take longer than anything else that is noted. What every step reads is set.
+    """A backward call, and what its graph tells.
 
     Attributes:
         line: Names the place in the code more finely than `where`, if a library lies between.
         path: From where the function that made it was called: a helper may be called for any loss.
         ledgers: The optimizers whose parameters received gradients.
         reach: Of a ledger, the places of the parameters that received gradients, if not all did.
-        zeros: The ledgers to which it brought only zeros, with none but zeros before it.
     """
 
-    graphs = 1  # how many forward passes with nothing in common it went through
-    alive = 0  # losses of earlier calls that something still keeps, with their graphs
-    again = 0  # the number of an earlier call that had gone through a loss of this one
-    passes = 1  # between how many backward calls its graph was built
-    carries_on = False  # it was given gradients of several numbers: those that other calls have left in a leaf
-    goes_on = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
+    where: Place
+    line: str
+    path: tuple[int, ...]
+    scaled: float  # the scaler's factor in what it was called on
+    ledgers: tuple["AuditedLedger", ...] = ()
+    terms: list[Term] = field(default_factory=list)
+    reach: dict[OptimizerLedger, frozenset[int]] = field(default_factory=dict)
+    graphs: int = 1  # how many forward passes with nothing in common it went through
+    alive: int = 0  # losses of earlier calls that something still keeps, with their graphs
+    again: int = 0  # the number of an earlier call that had gone through a loss of this one
+    passes: int = 1  # between how many backward calls its graph was built
+    carries_on: bool = False  # it was given gradients of several numbers: those that other calls have left in a leaf
+    goes_on: int = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
     above: frozenset[tuple] = frozenset()  # pairs of optimizers: it reaches the second one through the first
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
-    ranks = 1  # over how many
-    sharded = False  # by FSDP
-    beside = False  # its forward pass went through a module that DDP wraps, and not through the wrapper
+    ranks: int = 1  # over how many
+    sharded: bool = False  # by FSDP
+    beside: bool = False  # its forward pass went through a module that DDP wraps, and not through the wrapper
     value: float | Tensor | None = None  # what it was called on, if that is one number
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
-    overwritten = 0  # parameters whose `.grad` it wrote over instead of adding to it
-    batchnorm = False  # does it go through a BatchNorm layer in training mode?
-    zeros: tuple[OptimizerLedger, ...] = ()
-
-    def __init__(self, number: int, where: Place, line: str, path: tuple[int, ...] = (), scaled: float = 1.0) -> None:
-        self.number, self.used_by = number, []
-        self.where, self.line, self.path, self.scaled = where, line, path, scaled
-        self.ledgers: tuple[AuditedLedger, ...] = ()
-        self.terms: list[Term] = []
-        self.reach: dict[OptimizerLedger, frozenset[int]] = {}
+    overwritten: int = 0  # parameters whose `.grad` it wrote over instead of adding to it
+    batchnorm: bool = False  # does it go through a BatchNorm layer in training mode?
 
     @property
     def users(self) -> set["AuditedLedger"]:
@@ -116,10 +115,6 @@ class AuditedCall(Call):
     def forward(self) -> int:
         """The number of the call that first went through its forward pass."""
         return self.goes_on or self.number
-
-    def added_nothing(self, ledger: OptimizerLedger) -> bool:
-        """Did it bring only zeros to this ledger? On a GPU gradients are not read, and a loss of 0 has to tell."""
-        return ledger in self.zeros or (isinstance(self.value, Tensor) and float(self.value) == 0)
 
     @property
     def kinds(self) -> tuple:
@@ -156,25 +151,26 @@ class Clip:
         return norm if norm is not None and isfinite(norm) else None
 
 
+@dataclass(eq=False, slots=True)
 class AuditedUpdate(Update):
     """An update, and what happened to its gradients before the step."""
 
-    where = Place("")
-    place = 0  # counts all updates, of all optimizers, from 0
-    at = 0  # how many backward calls there had been
-    came_as_zeros = False  # all that was in .grad was zero, and nothing is known to have written that
-    assigned = False  # gradients came from elsewhere than a backward call
-    replaced = False  # other tensors were put in the place of gradients
-    rewritten = False  # gradients were changed by something else than clipping and unscaling
-    overwritten = False  # they were changed, and not only zeroed in part
+    where: Place = _NOWHERE
+    place: int = 0  # counts all updates, of all optimizers, from 0
+    at: int = 0  # how many backward calls there had been
+    came_as_zeros: bool = False  # all that was in .grad was zero, and nothing is known to have written that
+    assigned: bool = False  # gradients came from elsewhere than a backward call
+    replaced: bool = False  # other tensors were put in the place of gradients
+    rewritten: bool = False  # gradients were changed by something else than clipping and unscaling
+    overwritten: bool = False  # they were changed, and not only zeroed in part
     factor: float | None = 1.0  # by which they were multiplied as a whole; None if it was otherwise, or isn't known
-    inside = False  # its step was made inside a backward call
+    inside: bool = False  # its step was made inside a backward call
     clips: tuple[Clip, ...] = ()
     unscaled_after: tuple[int, ...] = ()  # how many backward calls it held at each unscale_
     updated_after: tuple[tuple[int, Place], ...] = ()  # scaler.update() inside the window
     scheduled: tuple[tuple[int, Place], ...] = ()  # scheduler.step() inside the window, and where
     scheduled_after: tuple[Place, ...] = ()  # scheduler.step() after the step, before the next backward
-    scaler = 0  # the number of the GradScaler that made this step; 0 without one
+    scaler: int = 0  # the number of the GradScaler that made this step; 0 without one
     dtype: torch.dtype | None = None  # of its gradients; None if every .grad was None, so that the step did nothing
 
     @property
@@ -229,21 +225,18 @@ class AuditedLedger(OptimizerLedger):
         left_over: Calls that no step has used, still in .grad at the end.
         trained: How many of its parameters can be trained.
         never: Of these, the shapes of those that never received a gradient.
-        gone: How many of the parameters that stopped receiving gradients, or never did, belong to no module.
         idle: By index, the last window of parameters that a step moves on without a gradient: `.grad` holds zeros.
         unwrapped: How many parameters with gradients DDP doesn't know, though it wraps the others.
         is_nan: Whether its parameters are no finite numbers at the end.
         made_at_zero: How many updates, the last ones, were made at a learning rate of 0, after others.
-        written: Whether something wrote to its parameters after its first step.
         schedule: What is known of its learning rate's schedule.
 
     While the script runs:
         steps: Is it known that something uses its gradients?
         scaled: The scaler's factor that is in .grad.
         scaler: A reference to the one that made it.
-        first_version: The version of its parameters at the first step.
         weights: The version of its parameters at the last backward call; -1 before the first.
-        moved: They have been seen to change through `.data` after a backward call, and not by a step.
+        moved: They have been seen to change through `.data` before they were zeroed, as by an attack.
         by_data: The script has been seen to change gradients through `.data`, before the last step that was looked at.
         samples: Of some parameters, as the last backward call left them.
         rate_was_above_zero: Whether a step was made at a learning rate above 0, since its schedule was first stepped.
@@ -255,9 +248,8 @@ class AuditedLedger(OptimizerLedger):
     trained: int | None = None  # not known if the audit ended before the run did
     schedule = scaler = None
     scaled, weights = 1.0, -1
-    gone = unwrapped = made_at_zero = 0
-    is_nan = rate_was_above_zero = written = False
-    first_version = -1
+    unwrapped = made_at_zero = 0
+    is_nan = rate_was_above_zero = False
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
@@ -278,7 +270,6 @@ class AuditedLedger(OptimizerLedger):
 
     def take_samples(self) -> None:
         """In the first updates: a script may write through `.data`, which raises no version."""
-        self.notice_a_move()
         parameters = self.gradients.parameters
         found = [(p, sample(p)) for p in (parameters[place] for place in self.gradients.touched[:_SAMPLED])]
         self.samples = [(p, numbers) for p, numbers in found if numbers is not None]
@@ -373,21 +364,6 @@ class History:
         """Micro-batches per update: as declared, or the most frequent number, and of two the larger."""
         declared = self.declared_for(ledger)
         return declared[1][-1][1] if declared else most_frequent(update.size for update in ledger.filled)
-
-    # When the run has ended
-
-    def leave_out_zeros(self) -> None:
-        """A call from before the loop that brought only zeros is no micro-batch: something was initialised by it.
-
-        Its line is never seen again. A micro-batch may bring zeros, too, as where all targets are masked.
-        """
-        lines = Counter((ledger, call.line) for call in self.calls for ledger in call.ledgers)
-        for ledger in self.ledgers:
-            for first in ledger.filled[:1]:
-                stays = [call for call in first.fresh if lines[ledger, call.line] > 1 or not call.added_nothing(ledger)]
-                if 0 < len(stays) < len(first.fresh):
-                    first.held -= len(first.fresh) - len(stays)
-                    first.fresh = stays
 
     def forget(self, ledger: AuditedLedger) -> None:
         """What looked like updates were none."""

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import runpy
 import signal
 import sys
 import threading
@@ -11,7 +12,6 @@ import traceback
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, ModuleType
 
 from gradaudit.auditing import audit
 from gradaudit.callsite import SCRIPTS
@@ -36,8 +36,8 @@ def run_audited(options: argparse.Namespace, rank: int, world: int) -> int:
     try:
         auditor = EarlyAuditor(options.max_updates, options.ignore)
         with audit(options.window, ignore=options.ignore, auditor=auditor) as report:
-            script = ModuleType("__main__")  # its objects live until the audit has ended
-            script_exit = _run(script, options)
+            objects: dict = {}  # of the script, which live until the audit has ended
+            script_exit = _run(objects, options)
             report.history.failed = script_exit != 0 or auditor.has_ended  # then an open window is no error
         clean = CLEAN if report.judged else NOTHING_JUDGED
         found = any(finding.level in options.fail_on for finding in report.findings)
@@ -79,45 +79,34 @@ def _tell_torchrun(what: str) -> None:
         Path(file).write_text(json.dumps({"message": f"gradaudit: {what}", "timestamp": int(time.time())}))
 
 
-def _run(module: ModuleType, options: argparse.Namespace) -> int:
+def _run(objects: dict, options: argparse.Namespace) -> int:
     """Runs the script as `python script.py arguments` or `python -m module` would, and returns its exit status."""
-    argv, path, main = sys.argv, sys.path[:], sys.modules["__main__"]
+    argv, path = sys.argv, sys.path[:]
     if threading.current_thread() is threading.main_thread():  # a request to end, as of torchrun, is an exit to report
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.argv = [options.script, *options.args]
-    sys.modules["__main__"] = module
-    code_of = _code_of_module if options.m else _code_of_script
     try:
-        code = code_of(module, options.script)
-        SCRIPTS.add(code.co_filename)
-        exec(code, vars(module))
+        if options.m:
+            SCRIPTS.add(_file_of_module(options.script))
+            objects |= runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(options.script).resolve().parent)
+            objects |= runpy.run_path(os.path.abspath(options.script), run_name="__main__")
         status = 0
     except BaseException as error:
         status = _status(error)
     finally:
         _wait_for_threads()
-        sys.argv, sys.path, sys.modules["__main__"] = argv, path, main
+        sys.argv, sys.path = argv, path
     return status
 
 
-def _code_of_script(module: ModuleType, script: str) -> CodeType:
-    sys.path[0] = str(Path(script).resolve().parent)
-    module.__file__ = os.path.abspath(script)
-    return compile(Path(script).read_bytes(), module.__file__, "exec", dont_inherit=True)
-
-
-def _code_of_module(module: ModuleType, name: str) -> CodeType:
-    """Also imports the packages that the module lies in, so that its relative imports work."""
+def _file_of_module(name: str) -> str:
+    """Where a module lies, whose code is the user's, also if it is installed. Imports the packages that it lies in."""
     spec = find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = find_spec(f"{name}.__main__")
-    code = spec.loader.get_code(spec.name) if spec is not None and spec.loader is not None else None
-    if code is None:
-        raise ImportError(f"there is no module {name} that can be run", name=name)
-    sys.argv[0] = spec.origin
-    module.__spec__, module.__loader__, module.__package__ = spec, spec.loader, spec.parent
-    module.__file__, module.__cached__ = spec.origin, spec.cached
-    return code
+    return spec.origin if spec is not None else ""
 
 
 def _wait_for_ranks(world: int, limit: float = 30.0) -> None:
@@ -142,7 +131,8 @@ def _status(error: BaseException) -> int:
         print(error.code, file=sys.stderr)
         return 1
     entry = error.__traceback__
-    while entry is not None and entry.tb_frame.f_code.co_filename == __file__:  # as if Python ran the script itself
+    own = __file__, "<frozen runpy>"
+    while entry is not None and entry.tb_frame.f_code.co_filename in own:  # as if Python ran the script itself
         entry = entry.tb_next
     traceback.print_exception(error.with_traceback(entry))
     return 130 if isinstance(error, KeyboardInterrupt) else 1

@@ -30,7 +30,6 @@ class Gradients:
         parameters: Those of the optimizer, or others.
         ids: Of the parameters.
         touched: The places of the gradients that the last comparison found written or replaced.
-        replaced: It found other tensors, or none any more, not only new versions.
         put: It found other tensors.
         waits: It found gradients that wait for the other ranks.
         ever: For each parameter, has it ever had a gradient?
@@ -54,7 +53,7 @@ class Gradients:
         self.sharded = False  # is any parameter a DTensor?
         self.shards: dict[int, Shard] = {}  # of the parameters that FSDP keeps, by their ids
         self.touched: list[int] = []
-        self.replaced = self.put = self.waits = self.came_as_zeros = False
+        self.put = self.waits = self.came_as_zeros = False
         self.empty, self.from_before = True, False
         self.unversioned = False  # was anything written that raised no version?
         self.filled = 0  # windows that a backward call has begun
@@ -119,8 +118,8 @@ class Gradients:
             for grad in map(_grad, self.parameters):
                 seen.append(None if grad is None else ref(grad))
                 versions.append(0 if grad is None else grad._version)
-        self.touched, self.put, self.replaced = [], False, not all(map(is_, seen, self.seen))
-        if not self.replaced and versions == self.versions:
+        self.touched, self.put = [], False
+        if versions == self.versions and all(map(is_, seen, self.seen)):
             return False
         for place, now in enumerate(seen):
             if now is not self.seen[place]:

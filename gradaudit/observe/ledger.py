@@ -4,6 +4,7 @@ It exists once. The observer keeps it by four transitions: a call is `received`,
 are `zeroed` or `changed`. What shows or judges a training loop reads it.
 """
 
+from dataclasses import dataclass, field
 from weakref import ref
 
 from torch.optim import Optimizer
@@ -42,6 +43,7 @@ def last(count: int, items: list) -> list:
     return items[-count:] if count else []
 
 
+@dataclass(eq=False, slots=True)
 class Call:
     """One call of `backward()`.
 
@@ -51,17 +53,16 @@ class Call:
         read: Whether something else has used them, such as a step that a scaler skipped.
     """
 
-    read = False
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.used_by: list[Update] = []
+    number: int
+    used_by: list["Update"] = field(default_factory=list, init=False)
+    read: bool = field(default=False, init=False)
 
     @property
     def used(self) -> bool:
         return self.read or bool(self.used_by)
 
 
+@dataclass(eq=False, slots=True)
 class Update:
     """A step of an optimizer. While its window is being filled, it is the ledger's `open` one, without a number.
 
@@ -72,25 +73,18 @@ class Update:
         stale: How many of these an earlier update had used already.
         skipped: Whether a scaler found an overflow, so that the optimizer's step was not made.
         zeros: Calls since the last update that brought nothing but zeros, so that it used nothing.
+        in_grad, count: The calls in `.grad` then, and how many; the list may have grown since.
     """
 
-    skipped = False
-    number = held = stale = 0
-    fresh = zeros = ()
-
-    def __init__(self, ledger: "OptimizerLedger") -> None:
-        self.ledger = ledger
-
-    def close(self, in_grad: Kept, fresh: int, unmade: int, skipped: bool) -> None:
-        """Takes all that is in `.grad`; unless it is skipped, the last `unmade` calls are used by it."""
-        self.number, self.skipped = self.ledger.made, skipped
-        self.in_grad, self.count, self.held = in_grad, len(in_grad), in_grad.total
-        for call in last(unmade, in_grad):
-            if skipped:
-                call.read = True
-            else:
-                call.used_by.append(self)
-        self.fresh, self.stale = last(fresh, in_grad), self.held - fresh
+    ledger: "OptimizerLedger"
+    number: int = 0
+    fresh: list[Call] = field(default_factory=list)
+    held: int = 0
+    stale: int = 0
+    skipped: bool = False
+    zeros: list[Call] = field(default_factory=list)
+    in_grad: Kept = field(default_factory=Kept)
+    count: int = 0
 
     @property
     def calls(self) -> list[Call]:
@@ -98,6 +92,7 @@ class Update:
         return self.in_grad[: self.count]
 
 
+@dataclass(eq=False)
 class Zeroing:
     """Gradients became zero, or None.
 
@@ -106,8 +101,8 @@ class Zeroing:
         after: How many updates it had made before.
     """
 
-    def __init__(self, ledger: "OptimizerLedger", calls: list[Call]) -> None:
-        self.ledger, self.calls, self.after = ledger, calls, ledger.made
+    calls: list[Call]
+    after: int
 
 
 class OptimizerLedger:
@@ -153,28 +148,30 @@ class OptimizerLedger:
     def stepped(self, skipped: bool) -> Update:
         update, self.open = self.open, self.update_type(self)
         self.made += 1
-        update.close(self.in_grad, self.unused, self.unmade, skipped)
+        update.number, update.skipped = self.made, skipped
+        update.in_grad, update.count, update.held = self.in_grad, len(self.in_grad), self.in_grad.total
+        update.fresh, update.stale = last(self.unused, self.in_grad), update.held - self.unused
+        for call in last(self.unmade, self.in_grad):
+            if skipped:
+                call.read = True
+            else:
+                call.used_by.append(update)
         self.unused, self.unmade = 0, self.unmade if skipped else 0
         self.updates.append(update)
         return update
 
     def zeroed(self) -> Zeroing:
-        zeroing = Zeroing(self, last(self.unused, self.in_grad))
+        zeroing = Zeroing(last(self.unused, self.in_grad), self.made)
         if zeroing.calls:
             self.lost.append(zeroing)
-        self._begin_again()
+        self.forget()
+        self.open = self.update_type(self)
         return zeroing
 
     def found_zeros(self) -> None:
         """All that backward calls have brought is zeros: the step that comes uses nothing."""
-        zeros = last(self.unused, self.in_grad)
-        self._begin_again()
-        self.open.zeros = zeros
-
-    def _begin_again(self) -> None:
+        self.open = self.update_type(self, zeros=last(self.unused, self.in_grad))
         self.forget()
-        if len(vars(self.open)) > 1:  # something has been noted of the window that ends here
-            self.open = self.update_type(self)
 
     def forget(self) -> None:
         """Nothing is in `.grad` any more."""

@@ -157,19 +157,15 @@ class Observer:
         try:
             self.guard(self._end_ledgers)()
         finally:
-            self._let_go()
+            for ledger in self.active:  # nothing of the script's is kept alive any more
+                ledger.gradients.let_go()
+            self.ledgers, self.by_hand = {}, []
             self.undo.close()
 
     def _end_ledgers(self) -> None:
         self.look(values=True)
         for ledger in self.active:
             self.listener.ended(ledger)
-
-    def _let_go(self) -> None:
-        """Keeps nothing of the script's alive any more."""
-        for ledger in self.active:
-            ledger.gradients.let_go()
-        self.ledgers, self.by_hand = {}, []
 
     # Ledgers
 

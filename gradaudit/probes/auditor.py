@@ -3,13 +3,11 @@
 Nothing is computed here for every gradient, so that a large model costs little more than a small one.
 """
 
-import gc
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Generator
 from functools import lru_cache
 from itertools import count
 from multiprocessing.process import BaseProcess
-from subprocess import Popen
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +62,6 @@ class Auditor(Listener):
         observer.undo.callback(observer.guard(self._finish))
         observer.patch(torch.autograd, "grad", self._around_grad)
         observer.patch(BaseProcess, "start", after(self._note_process))
-        observer.patch(Popen, "__init__", after(self._note_process))
         observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
 
     def _around_grad(self, outputs=(), *args, **kwargs) -> Generator:
@@ -80,7 +77,6 @@ class Auditor(Listener):
     def _finish(self) -> None:
         self.history.calls = self.history.calls.trimmed()
         self.history.cut_short, self.history.by_framework = self.epochs.cut_short, declared()
-        self.history.leave_out_zeros()
         self.history.unused_losses, self.history.left_out = self.named.unused(), self.made.left_out()
         self.history.losses = self.made.made
 
@@ -100,8 +96,7 @@ class Auditor(Listener):
         alone = len(roots) == 1 and roots[0].numel() == 1
         if alone:
             call.value = number(roots[0])
-        if self.epochs.last is not None:
-            call.epoch = self.epochs.of_this_batch()
+        call.epoch = self.epochs.of_this_batch()
         if backward_is_compiled():
             return call
         self.graphs.look(call, roots, alone and not given, not self.received_by)
@@ -122,13 +117,10 @@ class Auditor(Listener):
             self.ranks.received(ledger, call)
         if len(gradients.touched) < len(gradients.parameters):
             call.reach[ledger] = _places(tuple(gradients.touched))
+        ledger.samples = []
         early = ledger.made < _SAMPLED_UPDATES and call.number <= PROBED_GRAPHS
         if early and not ledger.calls_closure and not ledger.by_hand:
             ledger.take_samples()
-        elif ledger.samples:
-            ledger.samples = []
-        if gradients.came_as_zeros:
-            call.zeros += (ledger,)
         if ledger.open.factor != 1:  # it was changed in the middle of a window
             ledger.open.factor = None
         weights = gradients.weight_versions()
@@ -151,8 +143,7 @@ class Auditor(Listener):
         return self.by_hand.wrote(ledger)
 
     def zeroed(self, ledger: AuditedLedger, zeroing: Zeroing) -> None:
-        if ledger.samples:
-            ledger.notice_a_move()
+        ledger.notice_a_move()
         if zeroing.calls:
             zeroing.where = where()
             zeroing.were_zeros = ledger.gradients.came_as_zeros  # the calls themselves had brought nothing but zeros
@@ -160,8 +151,6 @@ class Auditor(Listener):
                 for call in zeroing.calls:
                     call.read = True
         ledger.scaled, ledger.open.came_as_zeros = 1.0, not ledger.gradients.touched
-        if not ledger.name:  # nothing is known to use its gradients
-            ledger.lost.clear()
 
     def changed(self, ledger: AuditedLedger, assigned: bool) -> None:
         ledger.scaled = 1.0  # it may have been taken out
@@ -188,7 +177,6 @@ class Auditor(Listener):
             self.by_hand.step_givers(ledger)
         if ledger.made == 1:
             self.history.ledgers.append(ledger)
-            ledger.first_version = ledger.gradients.weight_versions()
         self._compare_samples(ledger, update)
         update.where = update.fresh[-1].where if ledger.by_hand and update.fresh else where()
         update.place, update.at = self.history.updates_made, self.observer.calls
@@ -209,13 +197,10 @@ class Auditor(Listener):
             ledger.trim()
 
     def _look_for_idle(self, ledger: AuditedLedger) -> None:
-        """Parameters that backward calls no longer reach: does a module hold them, does a step move them on?"""
+        """Parameters that backward calls no longer reach: does a step move them on?"""
         gradients, optimizer = ledger.gradients, ledger.optimizer()
-        idle = [k for k, p in enumerate(gradients.parameters) if p.requires_grad and gradients.is_idle(k)]
-        if idle and any(other.unowned for other in self.observer.by_hand):
-            held = (gradients.parameters[k] for k in idle)
-            ledger.gone = sum(isinstance(p, nn.Parameter) and not _is_in_a_module(p) for p in held)
         if optimizer is not None:
+            idle = [k for k, p in enumerate(gradients.parameters) if p.requires_grad and gradients.is_idle(k)]
             ledger.idle = {k: gradients.last[k] for k in idle if _is_moved_by_zeros(gradients, k, optimizer)}
 
     def _compare_samples(self, ledger: AuditedLedger, update: AuditedUpdate) -> None:
@@ -224,8 +209,6 @@ class Auditor(Listener):
             ledger.by_data = update.rewritten = update.overwritten = ledger.rewritten()
             if ledger.by_data:
                 self._note_factor(ledger, update)
-        elif ledger.by_data and not early:  # as it did in every update that was looked at
-            update.rewritten, update.overwritten, update.factor = True, True, None
         if early and any(map(_is_hooked, ledger.gradients.parameters)):
             ledger.hooked = True
         ledger.samples = []
@@ -233,8 +216,6 @@ class Auditor(Listener):
     # The end of an optimizer
 
     def ended(self, ledger: AuditedLedger) -> None:
-        if ledger.by_hand and (ledger.unowned or ledger.made):
-            self.graphs.walked.clear()  # another model may come to the same lines
         if self.by_hand.ended(ledger) if ledger.by_hand else ledger.name or ledger.in_grad:
             self._conclude(ledger)
         ledger.trim()
@@ -248,18 +229,13 @@ class Auditor(Listener):
         gradients = ledger.gradients
         left = [call for call in last(ledger.unused, ledger.in_grad) if not call.used]
         unseen = not ledger.made and gradients.weight_versions() != ledger.weights  # else than by a step, or compiled
-        ledger.notice_a_move()
-        moved = ledger.moved and not ledger.made  # by an optimizer that updates in hooks and is never told to step
-        if left and not unseen and not moved and not gradients.came_as_zeros:
+        if left and not unseen and not gradients.came_as_zeros:
             ledger.left_over = left
         if ledger.by_hand:
             return
-        ledger.written = gradients.weight_versions() != ledger.first_version
         ledger.idle = {k: window for k, window in ledger.idle.items() if gradients.last[k] == window}
         ledger.is_nan = bool(gradients.parameters) and not all(map(_is_finite, gradients.parameters[:_LOOKED_AT]))
-        ledger.moved_unseen, ledger.by_itself = moved or (unseen and ledger.weights != -1), moved
-        if moved:
-            return
+        ledger.moved_unseen = unseen and ledger.weights != -1
         trained = [
             (ever, p) for ever, p in zip(gradients.ever, gradients.parameters, strict=True) if p.requires_grad or ever
         ]
@@ -276,12 +252,6 @@ def _is_finite(p: Tensor) -> bool:
     p = local(p)
     readable = type(p) in (Tensor, nn.Parameter) and p.layout == torch.strided and not p.is_meta and p.dtype in REAL
     return not readable or bool(p.detach().isfinite().all())
-
-
-def _is_in_a_module(p: Tensor) -> bool:
-    """Whether a module holds the parameter by a name, and not only an optimizer, or a loop's variable."""
-    holders = [each for each in gc.get_referrers(p) if type(each) in (dict, OrderedDict) and "__name__" not in each]
-    return any(value is p for each in holders for value in each.values())
 
 
 def _is_moved_by_zeros(gradients: Gradients, index: int, optimizer: Optimizer) -> bool:

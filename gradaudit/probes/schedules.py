@@ -6,7 +6,7 @@ from inspect import getclosurevars
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
-from torch.optim import Optimizer, lr_scheduler
+from torch.optim import lr_scheduler
 
 from gradaudit.callsite import is_users, where
 from gradaudit.history import AuditedLedger
@@ -25,7 +25,6 @@ class Schedule:
         steps: How often it was stepped.
         lengths: After how many steps it comes to its end, as far as it says.
         own: Is the rate what a function or class of the script's says? Only the script knows what that counts.
-        moved: Has any step changed the rate?
     """
 
     def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
@@ -34,7 +33,7 @@ class Schedule:
         known = [vars(scheduler), *map(_known_to, lambdas)]
         lengths = [each.get(name) for each in known for name in _LENGTHS]
         self.lengths = {length for length in lengths if isinstance(length, int | float) and length}
-        self.steps, self.moved = 0, False
+        self.steps = 0
 
 
 class Schedules:
@@ -61,42 +60,29 @@ class Schedules:
         if ledger is not None:
             self.observer.look()
         counts = getattr(scheduler, "_step_count", 1)  # not the one that it makes when it is created
-        number, rates = getattr(scheduler, "last_epoch", None), _rates(scheduler) if ledger is not None else None
         self.inside = True
         try:
             yield
         finally:
             self.inside = inside
             if ledger is not None and counts:
-                self._note(ledger, scheduler, number, rates)
+                self._note(ledger, scheduler)
 
     def note_rate(self, ledger: AuditedLedger) -> None:
         """A step is made: is its learning rate 0, after others that were not, and from then on?"""
         if ledger in self.found:
-            moves = any(isinstance(rate, Tensor) or rate > 0 for rate in _rates_of(ledger.optimizer()))
+            rates = [group["lr"] for group in ledger.optimizer().param_groups]
+            moves = any(isinstance(rate, Tensor) or rate > 0 for rate in rates)  # reading one could wait for a GPU
             ledger.rate_was_above_zero |= moves
             ledger.made_at_zero = 0 if moves else ledger.made_at_zero + ledger.rate_was_above_zero
 
-    def _note(self, ledger: AuditedLedger, scheduler, number: int | None, rates: list) -> None:
+    def _note(self, ledger: AuditedLedger, scheduler) -> None:
         schedule = self.found.get(ledger) or self.found.setdefault(ledger, Schedule(scheduler))
         schedule.steps += 1
-        moved = rates != _rates(scheduler)
-        schedule.moved |= moved
-        if not moved and number == getattr(scheduler, "last_epoch", None):  # the same number again
-            pass
-        elif ledger.unused:
+        if ledger.unused:
             ledger.open.scheduled += ((ledger.unused, where()),)
         elif ledger.updates:
             ledger.updates[-1].scheduled_after += (where(),)
-
-
-def _rates(scheduler: lr_scheduler.LRScheduler) -> list:
-    """The learning rates. One that is a tensor counts as changed: reading it could wait for a GPU."""
-    return [object() if isinstance(rate, Tensor) else rate for rate in _rates_of(scheduler.optimizer)]
-
-
-def _rates_of(optimizer: Optimizer) -> list:
-    return [group["lr"] for group in optimizer.param_groups if "lr" in group]
 
 
 def _is_own(function: Callable) -> bool:

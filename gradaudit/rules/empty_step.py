@@ -47,6 +47,6 @@ def empty(history: History) -> Iterator[Finding]:
 def _harmless(history: History, ledger: AuditedLedger, found: list[AuditedUpdate]) -> bool:
     """Whether every .grad was None, which changes nothing, and no gradient of it was lost or went elsewhere."""
     missed = ledger.lost_calls or ledger.left_over or trained_elsewhere(history, ledger)
-    unused = history.losses and not (history.calls.total or history.grads or ledger.written)  # none ever went back
+    unused = history.losses and not (history.calls.total or history.grads)  # none ever went back
     missed = missed or unused
     return all(update.dtype is None for update in found) and not missed

@@ -39,19 +39,6 @@ row("a declared window's short tail", lambda: in_windows(mean, [4, 4, 4, 2]), wi
 row("a declared window's short start", lambda: in_windows(mean, [2, 4, 4, 4]), "irregular-window error", window=4)
 
 
-def before_the_loop(factor):
-    model, optimizer = with_sgd()
-    (model(torch.randn(4, 3)) * factor).mean().backward()
-    for i, (x, y) in enumerate(data(12)):
-        ((model(x) - F.one_hot(y, 2)).square().mean() / 4).backward()
-        if (i + 1) % 4 == 0:
-            update(optimizer)
-
-
-row("a call of zeros before the loop", lambda: before_the_loop(0))
-row("a call before the loop that brings more than zeros", lambda: before_the_loop(1e-3), "irregular-window error")
-
-
 @said("loss-scale undecided")
 def three_tasks_or_three_micro_batches():
     trunk, heads = nn.Linear(3, 3), [net() for _ in range(3)]
@@ -474,22 +461,6 @@ def used_until(last, to_none=False, **options):
 row("a part that zeros go on moving", lambda: used_until(4), "orphan-parameters advice")
 row("a part that is used until the last quarter", lambda: used_until(12))
 row("a part whose .grad is None", lambda: used_until(4, to_none=True))
-
-
-def replaced(keep):
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    optimizer = SGD(model.parameters(), lr=0.1)
-    kept = [model[1]] if keep else []
-    model[1] = nn.Linear(4, 5)
-    for x, y in data(12):
-        mean(model(x), y).backward()
-        optimizer.step()
-        model.zero_grad()
-    return kept
-
-
-row("a head replaced after the optimizer was built", lambda: replaced(False), "orphan-parameters error")
-row("a head that may be used again", lambda: replaced(True), "orphan-parameters advice", "orphan-parameters advice")
 
 
 @pytest.mark.filterwarnings("ignore")
