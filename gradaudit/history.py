@@ -225,6 +225,7 @@ class AuditedLedger(OptimizerLedger):
         left_over: Calls that no step has used, still in .grad at the end.
         trained: How many of its parameters can be trained.
         never: Of these, the shapes of those that never received a gradient.
+        gone: How many of the parameters that stopped receiving gradients, or never did, belong to no module.
         idle: By index, the last window of parameters that a step moves on without a gradient: `.grad` holds zeros.
         unwrapped: How many parameters with gradients DDP doesn't know, though it wraps the others.
         is_nan: Whether its parameters are no finite numbers at the end.
@@ -248,7 +249,7 @@ class AuditedLedger(OptimizerLedger):
     trained: int | None = None  # not known if the audit ended before the run did
     schedule = scaler = None
     scaled, weights = 1.0, -1
-    unwrapped = made_at_zero = 0
+    gone = unwrapped = made_at_zero = 0
     is_nan = rate_was_above_zero = False
 
     def __init__(self, *args) -> None:

@@ -3,7 +3,8 @@
 Nothing is computed here for every gradient, so that a large model costs little more than a small one.
 """
 
-from collections import Counter
+import gc
+from collections import Counter, OrderedDict
 from collections.abc import Generator
 from functools import lru_cache
 from itertools import count
@@ -197,10 +198,13 @@ class Auditor(Listener):
             ledger.trim()
 
     def _look_for_idle(self, ledger: AuditedLedger) -> None:
-        """Parameters that backward calls no longer reach: does a step move them on?"""
+        """Parameters that backward calls no longer reach: does a module hold them, does a step move them on?"""
         gradients, optimizer = ledger.gradients, ledger.optimizer()
+        idle = [k for k, p in enumerate(gradients.parameters) if p.requires_grad and gradients.is_idle(k)]
+        if idle and any(other.unowned for other in self.observer.by_hand):
+            held = (gradients.parameters[k] for k in idle)
+            ledger.gone = sum(isinstance(p, nn.Parameter) and not _is_in_a_module(p) for p in held)
         if optimizer is not None:
-            idle = [k for k, p in enumerate(gradients.parameters) if p.requires_grad and gradients.is_idle(k)]
             ledger.idle = {k: gradients.last[k] for k in idle if _is_moved_by_zeros(gradients, k, optimizer)}
 
     def _compare_samples(self, ledger: AuditedLedger, update: AuditedUpdate) -> None:
@@ -252,6 +256,12 @@ def _is_finite(p: Tensor) -> bool:
     p = local(p)
     readable = type(p) in (Tensor, nn.Parameter) and p.layout == torch.strided and not p.is_meta and p.dtype in REAL
     return not readable or bool(p.detach().isfinite().all())
+
+
+def _is_in_a_module(p: Tensor) -> bool:
+    """Whether a module holds the parameter by a name, and not only an optimizer, or a loop's variable."""
+    holders = [each for each in gc.get_referrers(p) if type(each) in (dict, OrderedDict) and "__name__" not in each]
+    return any(value is p for each in holders for value in each.values())
 
 
 def _is_moved_by_zeros(gradients: Gradients, index: int, optimizer: Optimizer) -> bool:

@@ -30,7 +30,10 @@ def orphans(history: History) -> Iterator[Finding]:
         text = f"{never} of its {count_noun(trained, 'parameter')} never received a gradient"
         numbers = {"parameters": trained, "without_gradient": never}
         place = ledger.updates[0].where if ledger.updates else ""
-        replaced = trained_elsewhere(history, ledger)
+        gone = bool(count) and ledger.gone > 0
+        if gone and never < trained:
+            text = f"{count_noun(ledger.gone, 'parameter')} that it holds belong to no module any more"
+        replaced = gone or trained_elsewhere(history, ledger)
         if never == trained or replaced:  # its parameters are not, or are no longer, those of the model
             alone = not any(other.never.total() < other.trained for other in known)  # no optimizer trains anything
             certain = bool(count) and (replaced or not trained or (alone and ledger.made > 0))

@@ -463,6 +463,22 @@ row("a part that is used until the last quarter", lambda: used_until(12))
 row("a part whose .grad is None", lambda: used_until(4, to_none=True))
 
 
+def replaced(keep):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    kept = [model[1]] if keep else []
+    model[1] = nn.Linear(4, 5)
+    for x, y in data(12):
+        mean(model(x), y).backward()
+        optimizer.step()
+        model.zero_grad()
+    return kept
+
+
+row("a head replaced after the optimizer was built", lambda: replaced(False), "orphan-parameters error")
+row("a head that may be used again", lambda: replaced(True), "orphan-parameters advice", "orphan-parameters advice")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("program", "findings", "window"), PROGRAMS)
 def test_a_program_is_judged_as_the_table_says(program, findings, window):
