@@ -225,6 +225,7 @@ class AuditedLedger(OptimizerLedger):
         left_over: Calls that no step has used, still in .grad at the end.
         trained: How many of its parameters can be trained.
         never: Of these, the shapes of those that never received a gradient.
+        made_at: Where its optimizer was made; "" if that was before the audit.
         gone: How many of the parameters that stopped receiving gradients, or never did, belong to no module.
         idle: By index, the last window of parameters that a step moves on without a gradient: `.grad` holds zeros.
         unwrapped: How many parameters with gradients DDP doesn't know, though it wraps the others.
@@ -250,6 +251,7 @@ class AuditedLedger(OptimizerLedger):
     schedule = scaler = None
     scaled, weights = 1.0, -1
     gone = unwrapped = made_at_zero = 0
+    made_at = ""
     is_nan = rate_was_above_zero = False
 
     def __init__(self, *args) -> None:

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Collection
 
-from gradaudit.callsite import cell_of
+from gradaudit.callsite import cell_of, short
 from gradaudit.formats import as_text, marked
 from gradaudit.history import AuditedLedger, History, Kept, count_noun
 from gradaudit.rules import RULES
@@ -52,6 +52,9 @@ class Report:
         history, clauses = self.history, []
         if not history.updates_made:
             clauses.append(f"no {'' if history.calls.total else 'backward call and no '}optimizer step was seen")
+            engines = sorted({"deepspeed", "megatron"} & sys.modules.keys())
+            if engines:
+                clauses.append(f"{' and '.join(engines)} keeps gradients in buffers of its own, which aren't followed")
             if history.processes:
                 clauses.append("the script started other processes, which aren't watched")
             if history.grads and not history.calls.total:
@@ -102,7 +105,11 @@ class Report:
         history = self.history
         text = count_noun(history.calls.total, "backward call")
         stepped = history.stepped
-        parts = [f"{ledger.name}: {count_noun(ledger.made, 'update')}, {self._windows(ledger)}" for ledger in stepped]
+        places = {each: f" ({short(each.made_at)})" for each in stepped if each.made_at and len(stepped) > 1}
+        parts = [
+            f"{each.name}{places.get(each, '')}: {count_noun(each.made, 'update')}, {self._windows(each)}"
+            for each in stepped
+        ]
         parts[_NAMED:] = [f"and {count_noun(len(parts) - _NAMED, 'more optimizer')}"] * (len(parts) > _NAMED)
         text += f"; {'; '.join(parts)}." if stepped else " and no optimizer steps were seen."
         if any(ledger.updates.dropped for ledger in history.ledgers):
@@ -124,7 +131,8 @@ class Report:
             return "windows unknown"
         declared = self.history.declared_for(ledger)
         how = declared[0] if declared else "inferred"
-        return f"windows of {self.history.size(ledger)} ({how})"
+        size = self.history.size(ledger)
+        return f"windows of {size} ({how})" if size else "without a gradient"
 
     def conclusion(self) -> str:
         """The last line: how many errors there are in how many updates, or why nothing could be judged."""

@@ -9,17 +9,18 @@ from collections.abc import Generator
 from functools import lru_cache
 from itertools import count
 from multiprocessing.process import BaseProcess
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from gradaudit.callsite import caller_location, is_users, where
+from gradaudit.callsite import Place, caller_location, is_users, where
 from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedLedger, AuditedUpdate, History
 from gradaudit.observe.gradients import Gradients, is_zero, local, tensors_in
 from gradaudit.observe.ledger import Zeroing, last
-from gradaudit.observe.observer import Listener, Observer, after
+from gradaudit.observe.observer import Listener, Observer, after, before
 from gradaudit.observe.samples import REAL
 from gradaudit.observe.uncompiled import backward_is_compiled
 from gradaudit.probes.by_hand import UpdatesByHand
@@ -61,6 +62,8 @@ class Auditor(Listener):
         self.scaling, self.schedules, self.ranks = Scaling(observer, self.history), Schedules(observer), Ranks(observer)
         self.named, self.made = NamedLosses(self.key), MadeLosses(self.key, observer)
         observer.undo.callback(observer.guard(self._finish))
+        self.made_at: WeakKeyDictionary[Optimizer, Place] = WeakKeyDictionary()
+        observer.patch(Optimizer, "__init__", before(self._note_optimizer))
         observer.patch(torch.autograd, "grad", self._around_grad)
         observer.patch(BaseProcess, "start", after(self._note_process))
         observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
@@ -71,6 +74,9 @@ class Auditor(Listener):
         if self.history.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
             self.graphs.mark(tensors_in(outputs))
         yield
+
+    def _note_optimizer(self, optimizer: Optimizer) -> None:
+        self.made_at[optimizer] = where()
 
     def _note_process(self, _: object) -> None:
         self.history.processes += 1
@@ -178,6 +184,7 @@ class Auditor(Listener):
             self.by_hand.step_givers(ledger)
         if ledger.made == 1:
             self.history.ledgers.append(ledger)
+            ledger.made_at = "" if ledger.by_hand else self.made_at.get(ledger.optimizer(), "")
         self._compare_samples(ledger, update)
         update.where = update.fresh[-1].where if ledger.by_hand and update.fresh else where()
         update.place, update.at = self.history.updates_made, self.observer.calls
