@@ -79,7 +79,8 @@ def _as_means(terms: list[Term]) -> list[Term]:
         rank = not shown, _surprise(shares[0], n)
         if min(counts) > 0 and nearly_equal(shares) and (rank < (True, _UNUSUAL) or not nearly_equal(counts)):
             pairs = zip(terms, shares, counts, strict=True)
-            means[rank] = [replace(term, reduction="mean", value=s, scale=1.0, items=count) for term, s, count in pairs]
+            mean = [replace(term, reduction="mean", value=s, scale=1.0, items=count) for term, s, count in pairs]
+            means.setdefault(rank, mean)
     return means[min(means)] if means else terms
 
 
