@@ -52,7 +52,10 @@ def columns_of(update: AuditedUpdate) -> list[Column] | None:
         return None
     changed = 1.0 if update.factor is None else update.factor
     losses = [[replace(term, value=term.value * changed) for term in terms] for terms in zip(*parts, strict=True)]
-    return [Column(_as_means(_unsigned(terms))) for terms in losses]
+    plain = any(terms[0].reduction == "sum" and all(term.coefficient == 1 for term in terms) for terms in losses)
+    if not plain:  # 0.5 * sum beside a sum is no mean
+        losses = [_as_means(_unsigned(terms)) for terms in losses]
+    return list(map(Column, losses))
 
 
 def _unsigned(terms: list[Term]) -> list[Term]:

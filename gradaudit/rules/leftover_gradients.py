@@ -48,10 +48,8 @@ def left_over(history: History) -> Iterator[Finding]:
         if over := carried_over(ledger):
             window, n = over
             seen = len(window.epochs) > 1
-            text = (
-                f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {window.size - n} more than "
-            )
-            text += f"others: they were left over at {'' if seen else 'apparently '}an epoch's end"
+            text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {window.size - n} more "
+            text += f"than others: they were left over at {'' if seen else 'apparently '}an epoch's end"
             where = condition_of(window.where) or window.where
             reasons = () if seen else why_longer(ledger, n)
             yield finding(ledger, where, text, [window], reasons, size=window.size, usual=n)

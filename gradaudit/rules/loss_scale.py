@@ -198,7 +198,7 @@ def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
         yield f"{because}the window's backward calls reach different parameters, as those of several tasks do"
     if all(len({call.path for call in each}) == len(each) > 1 for each in calls):
         yield f"{because}a helper is called for each from a line of its own"
-    if _have_labels(full[0]):
+    if _have_labels(full[:_LOOKED_AT]):
         yield f"{because}their targets are labels, such as real and fake"
     if of_any_length(full[0].ledger, full[0].size):
         yield f"{because}the windows are of any length, as episodes are"
@@ -208,7 +208,7 @@ def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
         yield f"{because}each goes back through the one before, as the steps of a sequence do"
 
 
-def _have_labels(update: AuditedUpdate) -> bool:
-    """Whether each micro-batch has only one value for a target, and another than the others."""
-    targets = [set(column.terms[k].targets) for column in columns_of(update) for k in range(update.size)]
-    return all(len(values) == 1 for values in targets) and len(set.union(*targets)) > 1
+def _have_labels(updates: list[AuditedUpdate]) -> bool:
+    """Whether each micro-batch has one value for all of its targets, and some have another than others."""
+    targets = [term.targets for update in updates for column in columns_of(update) or [] for term in column.terms]
+    return all(len(each) > 1 and len(set(each)) == 1 for each in targets) and len({each[0] for each in targets}) > 1
