@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from functools import cached_property
-from math import isclose, isfinite
+from math import isclose
 
 from gradaudit.history import AuditedUpdate, Term
+
+_UNUSUAL = 3  # the place of a coefficient that explains nothing
 
 
 class Column:
@@ -50,8 +52,6 @@ def columns_of(update: AuditedUpdate) -> list[Column] | None:
         return None
     changed = 1.0 if update.factor is None else update.factor
     losses = [[replace(term, value=term.value * changed) for term in terms] for terms in zip(*parts, strict=True)]
-    if not all(isfinite(term.coefficient) for terms in losses for term in terms):
-        return None
     plain = any(terms[0].reduction == "sum" and all(term.coefficient == 1 for term in terms) for terms in losses)
     if not plain:  # 0.5 * sum beside a sum is no mean
         losses = [_as_means(_unsigned(terms)) for terms in losses]
@@ -69,8 +69,7 @@ def _as_means(terms: list[Term]) -> list[Term]:
     """Sums that the script divides by counts of their own are means in disguise: the same terms as means.
 
     A sum may have several counts (its targets, its samples, its numbers), and one of them must explain all
-    coefficients: they change with it, or they are 1/k of a mean for a whole number k. What explains a correct loop
-    comes first.
+    coefficients. One by which the sum is seen to be divided comes first, then what explains a correct loop.
     """
     n, coefficients = len(terms), [term.coefficient for term in terms]
     if terms[0].reduction != "sum" or any(nearly_equal([each, *coefficients]) for each in (1.0, 1 / n)):
@@ -80,16 +79,12 @@ def _as_means(terms: list[Term]) -> list[Term]:
         counts = [float(count) for count in counts]
         shares = [coefficient * count for coefficient, count in zip(coefficients, counts, strict=True)]
         shown = all(divides(count, term) for count, term in zip(counts, terms, strict=True))
-        explained = shown or _is_fraction(shares[0]) or not nearly_equal(counts)
-        if min(counts) > 0 and nearly_equal(shares) and explained:
-            mean = [_as_mean(term, share, count) for term, share, count in zip(terms, shares, counts, strict=True)]
-            means.setdefault(shown, []).append(mean)
-    likely = means.get(True, means.get(False, []))  # a count by which it is seen to be divided comes first
-    return min(likely, key=lambda mean: _surprise(mean[0].coefficient, n), default=terms)
-
-
-def _as_mean(term: Term, share: float, count: float) -> Term:
-    return replace(term, reduction="mean", value=share, scale=1.0, items=count)
+        rank = not shown, _surprise(shares[0], n)
+        if min(counts) > 0 and nearly_equal(shares) and (rank < (True, _UNUSUAL) or not nearly_equal(counts)):
+            pairs = zip(terms, shares, counts, strict=True)
+            mean = [replace(term, reduction="mean", value=s, scale=1.0, items=count) for term, s, count in pairs]
+            means.setdefault(rank, mean)
+    return means[min(means)] if means else terms
 
 
 def divides(count: float, term: Term) -> bool:
@@ -98,15 +93,10 @@ def divides(count: float, term: Term) -> bool:
     return any(isclose(divisor, count, rel_tol=1e-3) for divisor in divisors)
 
 
-def _is_fraction(share: float) -> bool:
-    """Whether it is 1/k for a whole number k."""
-    return share > 0 and isclose(share * round(1 / share), 1.0, rel_tol=1e-3)
-
-
 def _surprise(share: float, n: int) -> int:
     """The place of a coefficient in the order of what a window may be: correct, undivided, divided twice, else."""
     usual = [1 / n, 1.0, 1 / n**2]
-    return next((k for k, each in enumerate(usual) if isclose(share, each, rel_tol=1e-3)), 4 - _is_fraction(share))
+    return next((k for k, each in enumerate(usual) if isclose(share, each, rel_tol=1e-3)), _UNUSUAL)
 
 
 def nearly_equal(values: list[float], tolerance: float = 1e-3) -> bool:

@@ -29,11 +29,11 @@ def judge(history: History) -> list[Finding]:
     irregular = [finding for finding in found["irregular-window"] if finding.level == ERROR and history.by_framework]
     odd = {finding.optimizer for finding in irregular}  # of one cause, one error
     mixed = {finding.optimizer for finding in found["foreign-gradients"]}  # their windows are not what was meant
-    for name, others in (("irregular-window", mixed), ("loss-scale", mixed | odd)):
-        found[name] = [finding for finding in found[name] if finding.optimizer not in others]
     # an update of an attack's perturbation may change nothing, and then nobody sees it
     loose = {ledger.name for ledger in history.ledgers if ledger.loose}
-    findings = [f for each in found.values() for f in each if f.rule == "stale-gradients" or f.optimizer not in loose]
+    hidden = {name: loose for name in RULES if name != "stale-gradients"}
+    hidden |= {"irregular-window": loose | mixed, "loss-scale": loose | mixed | odd}
+    findings = [f for name, each in found.items() for f in each if f.optimizer not in hidden.get(name, ())]
     uncertain = LEVELS if history.failure else (ERROR,) if history.overlapping else ()
     findings = [replace(f, level=UNDECIDED, fix="") if f.level in uncertain else f for f in findings]
     return sorted(_grouped(findings), key=lambda finding: (LEVELS.index(finding.level), finding.rule != _FIRST))

@@ -88,7 +88,7 @@ def the_courses_loop():
 
 @said("irregular-window undecided")
 def episodes_of_any_length():
-    for lengths in ([9, 14, 11, 11, 10], [10, 10, 25, 10], [5, 7, 5, 7, 5, 7]):
+    for lengths in ([9, 14, 11, 11, 10], [10, 10, 25, 10]):
         model, optimizer = with_sgd(net())
         for length in lengths:
             optimizer.zero_grad()

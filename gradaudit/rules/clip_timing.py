@@ -33,7 +33,7 @@ def clipped(history: History) -> Iterator[Finding]:
     for update in history.updates:
         for clip in update.clips:
             kind = _mistimed(update, clip)
-            if kind and not (kind == "clip early" and _seldom_early(update.ledger)):
+            if kind:
                 first_of_kind.setdefault(kind, (update, clip))
     for kind, (update, clip) in first_of_kind.items():
         n = len(update.fresh)
@@ -62,13 +62,12 @@ def _mistimed(update: AuditedUpdate, clip: Clip) -> str:
     if clip.late:
         return "clip late"
     if clip.after == 0 and not update.stale and not update.assigned:
-        return "clip early"
+        return "clip early" if _is_early_for_most(update.ledger) else ""
     if clip.scaled != 1:
         return "clip scaled"
     return "clip inside" if clip.after < len(update.fresh) else ""
 
 
-def _seldom_early(ledger: AuditedLedger) -> bool:
-    """Whether most updates have a gradient to clip, and some have none, as where a batch has no loss."""
-    early = [u for u in ledger.updates if any(_mistimed(u, clip) == "clip early" for clip in u.clips)]
-    return 2 * len(early) < len(ledger.updates)
+def _is_early_for_most(ledger: AuditedLedger) -> bool:
+    """Whether most updates have no gradient to clip, and not only some, as where a batch has no loss."""
+    return 2 * sum(any(clip.after == 0 for clip in update.clips) for update in ledger.updates) >= len(ledger.updates)

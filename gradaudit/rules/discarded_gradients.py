@@ -51,15 +51,13 @@ def discarded(history: History) -> Iterator[Finding]:
         if over is not None:
             text = f"backward call {over.number} wrote the gradients of {count_noun(over.overwritten, 'parameter')} "
             text += "over what was in .grad, as a CUDA graph does, before it was added"
-            numbers = {"first": over.number, "overwritten": over.overwritten}
-            yield finding(ledger, over.where, text, fix=_OVERWRITTEN, **numbers)
+            yield finding(ledger, over.where, text, fix=_OVERWRITTEN, overwritten=over.overwritten)
         pairs = [pair for pair in ledger.lost_calls if _counts(history, ledger, *pair)]
         if pairs:
             lost, where = [call for _, call in pairs], pairs[0][0].where
             text = f"the gradients of {len(lost)} of {count_noun(len(calls), 'backward call')} were zeroed before any "
-            numbers = {"discarded": len(lost), "backward_calls": len(calls), "first": lost[0].number}
             reasons, fix = _reasons(history, ledger, pairs), _fix(history, ledger, where)
-            yield finding(ledger, where, f"{text}step used them", reasons=reasons, fix=fix, **numbers)
+            yield finding(ledger, where, f"{text}step used them", reasons=reasons, fix=fix, discarded=len(lost))
         yield from _not_finite(ledger)
 
 
@@ -71,8 +69,8 @@ def _counts(history: History, ledger: AuditedLedger, zeroing: Zeroing, call: Aud
 
 def _reasons(history: History, ledger: AuditedLedger, pairs: list[tuple]) -> Iterator[str]:
     useful = useful_sites(history, ledger)
-    if useful and not any(call.site in (_used_after(ledger, zeroing) or useful) for zeroing, call in pairs):
-        yield "the next step never uses a call from there, which may be intended"
+    if useful and not any(call.site in useful for _, call in pairs):
+        yield "no step ever uses a call from there, which may be intended"
     if useful and whole_windows(ledger, by_zeroing(pairs)):
         yield DROPPED_WHOLE
     used = {call.forward for call in history.calls if ledger in call.users}
@@ -80,12 +78,6 @@ def _reasons(history: History, ledger: AuditedLedger, pairs: list[tuple]) -> Ite
         yield "another call through the same forward pass reached a step"
     if not ledger.made and history.stepped:
         yield LATER
-
-
-def _used_after(ledger: AuditedLedger, zeroing: Zeroing) -> set[tuple]:
-    """Where the calls come from that the update after a zeroing used."""
-    after = next((update for update in ledger.updates if update.number > zeroing.after), None)
-    return {call.site for call in after.fresh} if after else set()
 
 
 def _fix(history: History, ledger: AuditedLedger, where: str) -> str | None:

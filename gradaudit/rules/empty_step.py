@@ -40,8 +40,7 @@ def empty(history: History) -> Iterator[Finding]:
             level = ERROR if masked else UNDECIDED  # or a margin is kept, or the script puts zeros in
             text += " other than zeros" + ", as from a loss without a target" * masked
             fix = "skip the step of a window that holds nothing: momentum and weight decay would still act"
-        numbers = {"steps": ledger.made, "empty": [update.number for update in found[:20]]}
-        yield finding(ledger, found[0].where, text, found, fix=fix, level=level, **numbers)
+        yield finding(ledger, found[0].where, text, found, fix=fix, level=level, empty=len(found))
 
 
 def _harmless(history: History, ledger: AuditedLedger, found: list[AuditedUpdate]) -> bool:

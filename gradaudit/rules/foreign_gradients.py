@@ -64,9 +64,8 @@ def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Finding | None
     fix = f"freeze the parameters of {ledger.name} during the backward pass of {other.name}'s loss"
     if all(len(update.fresh) - len(calls) == 1 for update, calls in mixed):  # else zeroing drops part of its own window
         fix += ", or zero them before the first backward pass of a window"
-    numbers = {"foreign": len(calls), "own": len(update.fresh) - len(calls), "updates": len(mixed)}
     updates, reasons = [update for update, _ in mixed], () if certain else ["it may be meant for both"]
-    return finding(ledger, calls[0].where, text, updates, reasons, fix=fix, **numbers)
+    return finding(ledger, calls[0].where, text, updates, reasons, fix=fix, foreign=len(calls))
 
 
 def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger) -> bool:

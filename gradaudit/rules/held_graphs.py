@@ -39,8 +39,7 @@ def held_graphs(history: History) -> Iterator[Finding]:
         text = f"backward call {longest.number} also went back through what was computed before {longest.passes - 1} "
         text += "earlier calls: a tensor is carried over with its graph, such as a hidden state"
         fix = "detach() what is carried over, or add the losses up and call backward once at the end"
-        numbers = {"passes": longest.passes, "backward_call": longest.number}
-        yield finding(None, longest.where, text, fix=fix, level=ADVICE, **numbers)
+        yield finding(None, longest.where, text, fix=fix, level=ADVICE, backward_call=longest.number)
     if not again:
         yield from _kept(history)
     yield from _together(history)
@@ -59,20 +58,18 @@ def _kept(history: History) -> Iterator[Finding]:
     if call is not None and call.alive >= _MANY and call.alive > history.calls.total / 4:
         text = f"the graphs of {call.alive} earlier losses were alive at backward call {call.number}: "
         text += "something keeps the losses, such as a sum for the log"
-        numbers = {"graphs_alive": call.alive, "backward_call": call.number}
         fix = "add up loss.item() or loss.detach()"
-        yield finding(None, call.where, text, fix=fix, level=ADVICE, **numbers)
+        yield finding(None, call.where, text, fix=fix, level=ADVICE, graphs_alive=call.alive)
 
 
 def _together(history: History) -> Iterator[Finding]:
     """A window whose micro-batches share one backward call."""
-    single = {update.fresh[0].number: update.fresh[0] for update in history.updates if len(update.fresh) == 1}
-    calls = [call for call in single.values() if call.graphs > 2 and _count_alike(call)]
-    if len(calls) == sum(number <= PROBED_GRAPHS for number in single) > 0:  # else they are weighed against each other
-        text = f"one backward call went through {calls[0].graphs} forward passes that have nothing in common: all of "
+    alone = {update.fresh[0].number: update.fresh[0] for update in history.updates if len(update.fresh) == 1}
+    probed = [call for call in alone.values() if call.number <= PROBED_GRAPHS]
+    if probed and all(call.graphs > 2 and _count_alike(call) for call in probed):  # else they are weighted
+        text = f"one backward call went through {probed[0].graphs} forward passes that have nothing in common: all of "
         text += "their activations were in memory at once"
-        numbers = {"graphs": calls[0].graphs, "calls": len(calls)}
-        yield finding(None, calls[0].where, text, fix="", level=ADVICE, **numbers)
+        yield finding(None, probed[0].where, text, fix="", level=ADVICE, graphs=probed[0].graphs)
 
 
 def _count_alike(call: AuditedCall) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gradaudit.history import AuditedCall, AuditedLedger, History, count_noun
 from gradaudit.lines import condition_of
 from gradaudit.rules.discarded_gradients import DROPPED_WHOLE, LATER, by_zeroing, useful_sites, whole_windows
-from gradaudit.rules.irregular_window import carried_over, why_of_any_size
+from gradaudit.rules.irregular_window import carried_over, why_longer
 from gradaudit.rules.rule import Finding, by_framework, finding, rule
 
 _PREPARE = (
@@ -45,12 +45,13 @@ def left_over(history: History) -> Iterator[Finding]:
             fix, reasons = _fix(history, ledger, calls, where), _reasons(history, ledger, calls)
             yield finding(ledger, where, text, reasons=reasons, fix=fix, backward_calls=len(calls))
     for ledger in history.stepped if not history.declared else ():
-        for window, n, usual in carried_over(ledger):
-            more = f"{window.size - n} more than others: they were left over at "
-            text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {more}"
-            text += "an epoch's end" if usual is None else "apparently an epoch's end"
+        if over := carried_over(ledger):
+            window, n = over
+            seen = len(window.epochs) > 1
+            text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {window.size - n} more "
+            text += f"than others: they were left over at {'' if seen else 'apparently '}an epoch's end"
             where = condition_of(window.where) or window.where
-            reasons = why_of_any_size(ledger, window, usual) if usual else ()  # else the epoch's end was seen
+            reasons = () if seen else why_longer(ledger, n)
             yield finding(ledger, where, text, [window], reasons, size=window.size, usual=n)
 
 

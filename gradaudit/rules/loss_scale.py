@@ -8,7 +8,7 @@ from math import inf, isclose, isfinite, prod
 
 from gradaudit.callsite import source
 from gradaudit.columns import Column, columns_of, divides, nearly_equal
-from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, count_noun
+from gradaudit.history import AuditedLedger, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of, goes_over_else, loss_of
 from gradaudit.rules.irregular_window import of_any_length
 from gradaudit.rules.rule import (
@@ -152,10 +152,7 @@ def _tails(
 ) -> Iterator[Finding]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
     late = updates[0].size < n  # a first window that is short is no tail, and later ones may be short because of it
-    cut = {zeroing.after + 1 for zeroing, _ in ledger.lost_calls}  # windows of which something was zeroed
-    short = [update for update in updates[late:] if update.size < n and update.number not in cut]
-    ends = {update: ends_an_epoch(update, updates) for update in short}
-    for update in sorted(ends, key=ends.get, reverse=True):  # what is certain before what may be meant
+    for update in [update for update in updates[late:] if update.size < n and ends_an_epoch(update, updates)]:
         tail = columns_of(update)
         if tail and len(tail) == len(full) and all(divides(n, term) for term in full[0].terms):
             ratio = tail[0].share / full[0].share
@@ -163,16 +160,13 @@ def _tails(
             if alike and isclose(ratio, update.size / n, rel_tol=1e-2):
                 text = f"a short window of {count_noun(update.size, 'micro-batch')} is divided by {n}, so its update "
                 text += f"is {ratio:.2f} of its mean gradient"
-                reasons = list(_why_scaled(ledger, [update]))
-                reasons += ["the first window is short as well"] * late
-                reasons += ["it is in the middle of an epoch, as where a micro-batch is left out"] * (not ends[update])
+                reasons = [*_why_scaled(ledger, [update]), *["the first window is short as well"] * late]
                 where = division_of(update.fresh[0].where)
                 told = f"{COUNT_TOKENS}: it counts what a window really holds"
                 own = {name: _SCALE_THE_LAST.format(n, name.title(), n) for name in ("accelerate", "lightning")}
                 fix = by_framework(history, ledger, where, transformers=told, **own)
                 fix = fix or "divide by what the window holds"
-                numbers = {"short_window": update.size, "factor": ratio, "window": n}
-                yield finding(ledger, where, text, [update], reasons, fix=fix, **numbers)
+                yield finding(ledger, where, text, [update], reasons, fix=fix, factor=ratio, window=n)
 
 
 def ends_an_epoch(update: AuditedUpdate, updates: list[AuditedUpdate]) -> bool:
@@ -197,14 +191,14 @@ def _why_scaled(ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator
 def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
     """Why the losses of a window may be meant to be added up, as those of several tasks are."""
     calls = [update.micro_batches for update in full[:_LOOKED_AT]]
-    several, because = all(len(each) > 1 for each in calls), "a sum may be meant: "
+    because = "a sum may be meant: "
     if any(call.graphs > 1 for each in calls for call in each):
         yield f"{because}one backward call takes the losses of a window along"
-    if several and all(map(_from_different_places, calls)):
-        yield f"{because}a helper is called for each from a line of its own"
     if len({call.reach.get(full[0].ledger) for call in calls[0]}) > 1:
         yield f"{because}the window's backward calls reach different parameters, as those of several tasks do"
-    if _targets_are_labels(full[:_LOOKED_AT]):
+    if all(len({call.path for call in each}) == len(each) > 1 for each in calls):
+        yield f"{because}a helper is called for each from a line of its own"
+    if _have_labels(full[:_LOOKED_AT]):
         yield f"{because}their targets are labels, such as real and fake"
     if of_any_length(full[0].ledger, full[0].size):
         yield f"{because}the windows are of any length, as episodes are"
@@ -214,16 +208,7 @@ def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
         yield f"{because}each goes back through the one before, as the steps of a sequence do"
 
 
-def _from_different_places(calls: list[AuditedCall]) -> bool:
-    alike = len({call.line for call in calls}) == len({call.synced for call in calls}) == 1
-    return alike and len({call.path for call in calls}) == len(calls)
-
-
-def _targets_are_labels(updates: list[AuditedUpdate]) -> bool:
-    """Whether each micro-batch has only one value for a target, another in the next, and the same in all windows."""
-    seen = set()
-    for column in (column for update in updates for column in columns_of(update) or []):
-        targets = [set(term.targets) if len(term.targets) > 1 else set() for term in column.terms]
-        seen.add(tuple(next(iter(values)) if len(values) == 1 else None for values in targets))
-    (labels,) = seen if len(seen) == 1 else ((),)
-    return len(updates) > 1 and len(labels) > 1 and None not in labels and len(set(labels)) == len(labels)
+def _have_labels(updates: list[AuditedUpdate]) -> bool:
+    """Whether each micro-batch has one value for all of its targets, and some have another than others."""
+    targets = [term.targets for update in updates for column in columns_of(update) or [] for term in column.terms]
+    return all(len(each) > 1 and len(set(each)) == 1 for each in targets) and len({each[0] for each in targets}) > 1

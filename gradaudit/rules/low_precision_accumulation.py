@@ -33,5 +33,4 @@ def low_precision(history: History) -> Iterator[Finding]:
         if low:
             dtype, longest = str(low[0].dtype).removeprefix("torch."), max(update.size for update in low)
             text = f"{count_noun(longest, 'micro-batch')} are added up in {dtype}: small addends are lost"
-            numbers = {"dtype": dtype, "window": longest}
-            yield finding(ledger, low[0].where, text, low, level=ADVICE, **numbers)
+            yield finding(ledger, low[0].where, text, low, level=ADVICE, dtype=dtype)

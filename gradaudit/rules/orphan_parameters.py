@@ -28,7 +28,6 @@ def orphans(history: History) -> Iterator[Finding]:
     for ledger in sorted(known, key=lambda ledger: ledger.trained > 0):
         never, trained = ledger.never.total(), ledger.trained
         text = f"{never} of its {count_noun(trained, 'parameter')} never received a gradient"
-        numbers = {"parameters": trained, "without_gradient": never}
         place = ledger.updates[0].where if ledger.updates else ""
         gone = bool(count) and ledger.gone > 0
         if gone and never < trained:
@@ -36,16 +35,15 @@ def orphans(history: History) -> Iterator[Finding]:
         replaced = gone or trained_elsewhere(history, ledger)
         if never == trained or replaced:  # its parameters are not, or are no longer, those of the model
             alone = not any(other.never.total() < other.trained for other in known)  # no optimizer trains anything
-            certain = bool(count) and (replaced or not trained or (alone and ledger.made > 0))
+            certain = bool(count) and (replaced or not trained or alone)
             text = text if trained else "all of its parameters are frozen"
             text += f", and {count_noun(count, 'parameter')} that no optimizer holds did" * bool(count)
             reasons = () if certain else ["nothing is seen to be trained in their place"]
             level, fix = ERROR if count or trained else ADVICE, None if count else ""
-            numbers["unowned_with_gradient"] = count
-            yield finding(ledger, where or place, text, reasons=reasons, fix=fix, level=level, **numbers)
+            yield finding(ledger, where or place, text, reasons=reasons, fix=fix, level=level, without_gradient=never)
             return
         if never:
-            yield finding(ledger, place, text, fix="", level=ADVICE, **numbers)
+            yield finding(ledger, place, text, fix="", level=ADVICE, without_gradient=never)
         yield from _moved_by_zeros(ledger, place)
     if count:
         text = f"no optimizer holds {count_noun(count, 'parameter')} that received gradients"

@@ -42,11 +42,10 @@ def scaled(history: History) -> Iterator[Finding]:
         for update in ledger.updates:
             early = [k for k in update.unscaled_after if any(call.scaled != 1 for call in update.fresh[k:])]
             if early:
-                n, scale = len(update.fresh), update.fresh[-1].scaled
+                n = len(update.fresh)
                 text = f"unscale_() came after backward call {early[0]} of a window of {n}: what follows is scaled "
                 text += "again"
-                numbers = {"unscaled_after": early, "window": n, "scale": scale}
-                yield finding(ledger, update.where, text, [update], **numbers)
+                yield finding(ledger, update.where, text, [update], unscaled_after=early, window=n)
                 break
         early = next((update for update in ledger.updates if update.updated_after), None)
         if early is not None:

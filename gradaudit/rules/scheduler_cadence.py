@@ -39,10 +39,9 @@ def scheduled(history: History) -> Iterator[Finding]:
         if inside and (len(inside) > 1 or len(inside[0].scheduled) > 1) and not once_per_epoch:
             where, many = inside[0].scheduled[0][1], count_noun(len(updates), "update")
             text = f"the scheduler was stepped inside windows: {count_noun(steps, 'time')} in {many}"
-            numbers = {"scheduler_steps": steps, "updates": len(updates), "in_first_window": len(inside[0].scheduled)}
             own = "pass the scheduler through accelerator.prepare(), which steps it with the optimizer"
             fix = by_framework(history, ledger, where, accelerate=own)
-            yield finding(ledger, where, text, inside, _reasons(ledger), fix=fix, **numbers)
+            yield finding(ledger, where, text, inside, _reasons(ledger), fix=fix, scheduler_steps=steps)
         elif ledger.schedule is not None:
             yield from _of_another_length(history, ledger, updates)
         yield from _at_rate_zero(ledger)
@@ -68,18 +67,16 @@ def _of_another_length(history: History, ledger: AuditedLedger, updates: list[Au
     per epoch.
     """
     schedule, n = ledger.schedule, history.size(ledger)
-    steps = [[*update.scheduled_after, *(where for _, where in update.scheduled)] for update in updates]
-    once = all(len(each) <= 1 for each in steps) and len(updates) > 1
-    lengths = {"micro-batches": sum(update.size for update in updates) + len(ledger.left_over), "updates": len(updates)}
-    per_update = 2 * schedule.steps > len(updates)
-    unit = "micro-batches" if per_update else "updates"
-    length = lengths[unit]
-    if once and 0 < 2 * schedule.steps <= length in schedule.lengths and (n > 1 or not per_update):
+    unit, length = "updates", len(updates)
+    if 2 * schedule.steps > length:  # it is stepped for each
+        unit, length = "micro-batches", sum(update.size for update in updates) + len(ledger.left_over)
+    if 0 < 2 * schedule.steps <= length in schedule.lengths and (n > 1 or unit == "updates"):
         text = f"the scheduler is as long as its run in {unit}, {length}, and was stepped "
         late = f"it would come to its end {length / schedule.steps:.3g} times too late"
         text += f"{count_noun(schedule.steps, 'time')}: {late}"
-        where, numbers = next(place for each in steps for place in each), {"length": length, "window": n}
-        yield finding(ledger, where, text, updates, scheduler_steps=schedule.steps, **numbers)
+        inside = [where for update in updates for _, where in update.scheduled]
+        where = [*inside, *(where for update in updates for where in update.scheduled_after)][0]
+        yield finding(ledger, where, text, updates, scheduler_steps=schedule.steps, length=length)
 
 
 def _at_rate_zero(ledger: AuditedLedger) -> Iterator[Finding]:

@@ -45,9 +45,8 @@ def synced(history: History) -> Iterator[Finding]:
                 text = f"nothing was exchanged in {len(apart)} of {count_noun(len(updates), 'update')}: the forward "
                 text += "pass went beside the DDP wrapper, so the ranks drift apart"
                 fix = "call the wrapper itself, not .module"
-            numbers = {"not_averaged": len(apart), "updates": len(updates)}
             reasons = [CHANGED] * any(update.rewritten for update in ledger.filled)
-            yield finding(ledger, apart[0].fresh[-1].where, text, apart, reasons, fix=fix, **numbers)
+            yield finding(ledger, apart[0].fresh[-1].where, text, apart, reasons, fix=fix, not_averaged=len(apart))
         if ledger.unwrapped:
             text = f"DDP exchanges no gradients of {count_noun(ledger.unwrapped, 'parameter')} that the optimizer holds"
             text += ": the wrapper doesn't know them"
@@ -61,5 +60,4 @@ def synced(history: History) -> Iterator[Finding]:
         if often:
             n = len(often[0].fresh)
             text = f"the ranks exchange gradients after each of {n} micro-batches; once per update is enough"
-            numbers = {"averaged_each_time": len(often), "updates": len(updates), "window": n}
-            yield finding(ledger, often[0].fresh[0].where, text, often, level=ADVICE, **numbers)
+            yield finding(ledger, often[0].fresh[0].where, text, often, level=ADVICE, window=n)

@@ -74,9 +74,9 @@ def _means_of_means(
         level, reasons = ADVICE, ["another loss beside it counts by its items, so a mean of means may be chosen"]
     elif _a_data_set_ends(uneven, len(updates)):
         level, reasons = ADVICE, ["only the last batch of a data set is short"]
-    where, numbers = division_of(update.fresh[0].where), {"counts": column.counts[:8], "weights": weights[:8]}
+    where = division_of(update.fresh[0].where)
     fix = by_framework(history, ledger, where, transformers=f"{COUNT_TOKENS}: it is the count of the whole window")
-    return finding(ledger, where, text, [update], reasons, level=level, fix=fix, windows=len(uneven), **numbers)
+    return finding(ledger, where, text, [update], reasons, level=level, fix=fix, windows=len(uneven))
 
 
 def _listed(numbers: list[float], form: str = "g") -> str:
