@@ -156,7 +156,7 @@ def hooks_that_divide():
 # Several optimizers, and parameters that only some of them hold
 
 
-@said("foreign-gradients undecided")
+@said()
 def a_trunk_and_the_value_head_of_another_optimizer():
     trunk, value, policy = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 2)
     of_policy, of_value = Adam([*trunk.parameters(), *policy.parameters()]), Adam(value.parameters())

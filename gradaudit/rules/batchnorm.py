@@ -26,5 +26,5 @@ def batchnorm(history: History) -> Iterator[Finding]:
         if moved:
             n = moved[0].size
             text = f"BatchNorm normalises each of {count_noun(n, 'micro-batch')} by itself, and its running statistics "
-            text += f"move {n} times per update"
+            text += "move with each"
             yield finding(ledger, moved[0].where, text, moved, level=ADVICE, moves_per_update=n)

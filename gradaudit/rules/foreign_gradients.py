@@ -57,7 +57,7 @@ def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Finding | None
     update, calls = mixed[0]
     sites = {call.site for _, calls in mixed for call in calls}
     alone = any(u.fresh and all(c.site in sites and other in c.ledgers for c in u.fresh) for u in ledger.updates)
-    labels = all(_is_label(term) for _, calls in mixed[:_LABELLED] for call in calls for term in call.terms[:1])
+    labels = all(any(map(_is_label, call.terms)) for _, calls in mixed[:_LABELLED] for call in calls)
     certain = not alone and any(_not_meant(call, u, other, labels) for u, calls in mixed for call in calls)
     text = f"update {update.number} of {ledger.name} also holds {count_noun(len(calls), 'backward call')} of "
     text += f"{other.name}'s loss; {len(mixed)} of {count_noun(ledger.made, 'update')} do"
@@ -75,7 +75,7 @@ def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger) -> bo
     one that a step of `other` had used before this window's own call, which no other step uses. One that carries the
     gradients of other calls on, as where a loss is taken in shards, has no loss of its own.
     """
-    if call.carries_on:
+    if call.carries_on or (other, update.ledger) in call.above:  # it goes through the other's parameters to these
         return False
     if any(own.ledgers == (update.ledger,) for own in update.fresh):
         return other in call.ledgers
@@ -91,7 +91,7 @@ def _not_meant(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger, l
     """
     own_alone = any(own.ledgers == (update.ledger,) for own in update.fresh)
     if (update.ledger, other) in call.above:
-        return _used_before(call, update, other) or (labels and bool(call.terms))
+        return _used_before(call, update, other) or labels
     return _used_before(call, update, other) and not own_alone
 
 

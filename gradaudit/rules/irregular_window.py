@@ -96,19 +96,22 @@ def _uneven(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate
     if odd is None or _is_a_tail_carried_over(ledger, judged, odd):
         return
     window, n = judged[odd.index], odd.usual
+    reasons = list(why_of_another_size(ledger, window, n))
     if odd.first:
-        why, reasons = f"most hold {n}", ()
+        why = f"most hold {n}"
         fix = by_framework(history, ledger, window.where, accelerate=_ACCUMULATE.format(max(2, n)))
     else:
-        why, reasons = f"those around it {n}; a step was left out, or an epoch ended without one", why_longer(ledger, n)
+        why = f"those around it {n}; a step was left out, or an epoch ended without one"
         fix = "count only micro-batches that ran backward, and let nothing jump over the step"
     yield _irregular(ledger, updates, updates.index(window), why, reasons, fix)
 
 
-def why_longer(ledger: AuditedLedger, usual: int) -> Iterator[str]:
-    """Why a window that is longer than others may be meant."""
-    columns = next(columns_of(update) for update in countable(ledger) if update.size == usual)
-    if not columns or columns[0].reduction == "unknown" or of_any_length(ledger, usual):
+def why_of_another_size(ledger: AuditedLedger, window: AuditedUpdate, size: int) -> Iterator[str]:
+    """Why a window that is longer or shorter than those of this size may be meant."""
+    usual = next(update for update in countable(ledger) if update.size == size)
+    columns, varies = columns_of(usual), any(update.size != size for update in countable(ledger)[1:-1])
+    unknown = varies and (not columns or columns[0].reduction == "unknown" or of_any_length(ledger, size))
+    if unknown or not {call.site for call in window.fresh} <= {call.site for call in usual.fresh}:
         yield "a window may be an episode, or hold one loss more than others"
 
 

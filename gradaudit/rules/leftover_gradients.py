@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gradaudit.history import AuditedCall, AuditedLedger, History, count_noun
 from gradaudit.lines import condition_of
 from gradaudit.rules.discarded_gradients import DROPPED_WHOLE, LATER, by_zeroing, useful_sites, whole_windows
-from gradaudit.rules.irregular_window import carried_over, why_longer
+from gradaudit.rules.irregular_window import carried_over, why_of_another_size
 from gradaudit.rules.rule import Finding, by_framework, finding, rule
 
 _PREPARE = (
@@ -15,14 +15,14 @@ _PREPARE = (
 )
 
 
-@rule("leftover-gradients", lambda history: history.calls, "no backward call was seen")
+@rule("leftover-gradients", lambda history: history.calls and not history.failed, "the run's own end was not seen")
 def left_over(history: History) -> Iterator[Finding]:
     """Gradients that no step had used when an epoch ended: still there at the end, or in the next epoch's first update.
 
     Symptom: Fewer updates than batches / N, rounded up.
     Cause: The number of micro-batches isn't a multiple of N, and nothing steps after the last of an epoch: they are
         lost, or join the next epoch's first update.
-    Fix: Make an update from the short window where an epoch, or the run, ends.
+    Fix: Make an update from the short window where an epoch, or the run, ends, and divide by what it holds.
     Known problems: Where batches come from no DataLoader, the end of an epoch is inferred from the windows' sizes.
     Wrong:
         for i, (x, y) in enumerate(loader):
@@ -51,7 +51,7 @@ def left_over(history: History) -> Iterator[Finding]:
             text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {window.size - n} more "
             text += f"than others: they were left over at {'' if seen else 'apparently '}an epoch's end"
             where = condition_of(window.where) or window.where
-            reasons = () if seen else why_longer(ledger, n)
+            reasons = () if seen else why_of_another_size(ledger, window, n)
             yield finding(ledger, where, text, [window], reasons, size=window.size, usual=n)
 
 

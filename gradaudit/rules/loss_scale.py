@@ -78,7 +78,7 @@ def scale(history: History) -> Iterator[Finding]:
         elif columns and columns[0].reduction != "unknown":
             found = [_of_a_loss(history, ledger, full, columns, k) for k in range(len(columns))]
             found = sorted(filter(None, found), key=lambda each: each.level != ERROR)
-            yield from islice(chain(found, _tails(history, ledger, n, updates, columns)), 1)
+            yield from islice(chain(found, _tails(history, ledger, n, updates, full)), 1)
         elif n == 1:
             yield from _divided_alone(history, ledger, updates)
 
@@ -148,16 +148,17 @@ def _factor_alone(column: Column, n: int) -> float | None:
 
 
 def _tails(
-    history: History, ledger: AuditedLedger, n: int, updates: list[AuditedUpdate], full: list[Column]
+    history: History, ledger: AuditedLedger, n: int, updates: list[AuditedUpdate], full: list[AuditedUpdate]
 ) -> Iterator[Finding]:
-    """A short window whose loss is divided by n. `full` holds the losses of a full window."""
+    """A short window whose losses are divided by n, as those of the first full window that has the same ones."""
+    usual = {_names(columns): columns for columns in map(columns_of, reversed(full)) if columns}
     late = updates[0].size < n  # a first window that is short is no tail, and later ones may be short because of it
     for update in [update for update in updates[late:] if update.size < n and ends_an_epoch(update, updates)]:
         tail = columns_of(update)
-        if tail and len(tail) == len(full) and all(divides(n, term) for term in full[0].terms):
-            ratio = tail[0].share / full[0].share
-            alike = tail[0].reduction == full[0].reduction == "mean"
-            if alike and isclose(ratio, update.size / n, rel_tol=1e-2):
+        whole = usual.get(_names(tail or []))
+        if whole and whole[0].reduction == "mean" and all(divides(n, term) for term in whole[0].terms):
+            ratio = tail[0].share / whole[0].share
+            if isclose(ratio, update.size / n, rel_tol=1e-2):
                 text = f"a short window of {count_noun(update.size, 'micro-batch')} is divided by {n}, so its update "
                 text += f"is {ratio:.2f} of its mean gradient"
                 reasons = [*_why_scaled(ledger, [update]), *["the first window is short as well"] * late]
@@ -165,8 +166,13 @@ def _tails(
                 told = f"{COUNT_TOKENS}: it counts what a window really holds"
                 own = {name: _SCALE_THE_LAST.format(n, name.title(), n) for name in ("accelerate", "lightning")}
                 fix = by_framework(history, ledger, where, transformers=told, **own)
-                fix = fix or "divide by what the window holds"
+                each = "each of its losses " * (len(tail) > 1)
+                fix = fix or f"divide {each}by what the window holds"
                 yield finding(ledger, where, text, [update], reasons, fix=fix, factor=ratio, window=n)
+
+
+def _names(columns: list[Column]) -> tuple[tuple[str, str], ...]:
+    return tuple((column.name, column.reduction) for column in columns)
 
 
 def ends_an_epoch(update: AuditedUpdate, updates: list[AuditedUpdate]) -> bool:
