@@ -25,8 +25,10 @@ class Graphs:
         self.key, self.observer, self.found = key, observer, found
         self.losses: WeakSet[Mark] = WeakSet()  # as long as something keeps their graphs
         self.kept: list[tuple[int, int]] = []  # when the last calls began that kept their graphs, and their numbers
-        self.walked: Counter[str] = Counter()  # by line
-        self.reached_at: dict[str, tuple] = {}  # by line: whose parameters lie above whose; does a BatchNorm train?
+        self.walked: Counter[tuple] = Counter()  # by line and number of losses
+        self.reached_at: dict[
+            tuple, tuple
+        ] = {}  # in the same way: whose parameters lie above whose; does a BatchNorm train?
         self.summed_at: set[str] = set()  # lines whose calls take the losses of several forward passes along
 
     def look(self, call: AuditedCall, roots: list[Tensor], known: bool, again: bool) -> None:
@@ -39,10 +41,12 @@ class Graphs:
             again: The last call brought gradients to nobody known, so it is looked once more for leaves.
         """
         call.alive = len({mark.call for mark in self.losses})
-        losses = sum(watch_terms(root, self.key, call, self.observer.probe, self.losses, known) for root in roots)
-        if (self.walked[call.line] < _WALKS_A_LINE or again) and self.walked.total() < _WALKS:
-            self._walk(roots, call.line)
-        call.above, call.batchnorm = self.reached_at.get(call.line, (frozenset(), False))
+        watched = (watch_terms(root, self.key, call, self.observer.probe, self.losses, known) for root in roots)
+        losses = [loss for each in watched for loss in each]
+        way = call.line, len(losses)  # one line may take more losses along later, as where a critic joins in
+        if (self.walked[way] < _WALKS_A_LINE or again) and self.walked.total() < _WALKS:
+            self._walk(roots, way)
+        call.above, call.batchnorm = self.reached_at.get(way, (frozenset(), False))
         nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
         if call.number <= PROBED_GRAPHS:
             self._watch_memory(call)
@@ -50,7 +54,7 @@ class Graphs:
         if call.graphs > 1:
             self.summed_at.add(call.line)
         elif call.line in self.summed_at:
-            call.graphs = max(1, losses)
+            call.graphs = len(losses) if len(set(losses)) == 1 else 1
         self._look_for_passes(call, nodes)
 
     def mark(self, roots: list[Tensor]) -> None:
@@ -58,12 +62,12 @@ class Graphs:
         for node, _ in (loss for root in roots for loss in find_losses(root.grad_fn, count=False)[0]):
             node.metadata.setdefault(self.key, Mark())
 
-    def _walk(self, roots: list[Tensor], line: str) -> None:
-        self.walked[line] += 1
+    def _walk(self, roots: list[Tensor], way: tuple[str, int]) -> None:
+        self.walked[way] += 1
         reached, trains_batchnorm = leaves(roots)
         ids = set(map(id, reached))
         ledgers = [each for each in self.observer.ledgers.values() if not ids.isdisjoint(each.gradients.ids)]
-        self.reached_at[line] = _above(roots, ledgers) if len(ledgers) > 1 else frozenset(), trains_batchnorm
+        self.reached_at[way] = _above(roots, ledgers) if len(ledgers) > 1 else frozenset(), trains_batchnorm
         self.found(reached)
 
     def _look_for_passes(self, call: AuditedCall, nodes: list) -> None:

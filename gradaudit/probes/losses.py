@@ -12,7 +12,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from gradaudit.history import PROBED_GRAPHS, AuditedCall, Term
+from gradaudit.history import AuditedCall, Term
 
 # Nodes between a root and its losses: linear in the loss, so that the coefficient does not depend on its value.
 _BETWEEN = frozenset({"Div", "Mul", "Add", "Sub", "Rsub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View",
@@ -23,7 +23,7 @@ _LOSSES = ("NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntrop
            "MultilabelMarginLoss", "KlDiv")  # fmt: skip
 _REDUCTIONS = {1: "mean", 2: "sum"}
 _FAR = 100  # nodes that are looked at in one backward call, at most
-_NUMBERS = 16  # of a loss's targets, at most
+_NUMBERS, _COMPARED = 16, 200  # of a loss's targets, at most, in the first backward calls
 _DEEP = 10  # nodes below a sum, of which one may hold the mask
 
 
@@ -33,7 +33,7 @@ class Mark:
     call = 0
 
 
-def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, marks: WeakSet, known: bool) -> int:
+def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, marks: WeakSet, known: bool) -> list:
     """Finds the losses below `root`, so that `call.terms` holds their terms when the backward call has ended.
 
     Args:
@@ -46,11 +46,11 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, mark
             need no hook then; a hook costs the smallest backward a tenth of its time.
 
     Returns:
-        How many losses of one kind there are.
+        The losses' names and reductions.
     """
     losses, others = find_losses(root.grad_fn, call.scaled)
     for node, term in losses or others:
-        if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
+        if term.reduction == "mean" and call.number <= _COMPARED:
             term.against = _targets(node)
         if term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
@@ -67,8 +67,7 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, mark
                 call.terms.append(term)
 
         probe(node.register_prehook, note)
-    alike = len({(term.name, term.reduction) for _, term in losses}) == 1
-    return len(losses) if alike else 1
+    return [(term.name, term.reduction) for _, term in losses]
 
 
 def number(tensor: Tensor) -> float | Tensor:

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, Term, count_noun
 from gradaudit.rules.rule import Finding, finding, rule
 
-_LABELLED = 4  # windows whose targets are looked at
-
 
 @rule("foreign-gradients", lambda history: len(history.stepped) > 1, "one optimizer made all steps")
 def foreign(history: History) -> Iterator[Finding]:
@@ -57,7 +55,8 @@ def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Finding | None
     update, calls = mixed[0]
     sites = {call.site for _, calls in mixed for call in calls}
     alone = any(u.fresh and all(c.site in sites and other in c.ledgers for c in u.fresh) for u in ledger.updates)
-    labels = all(any(map(_is_label, call.terms)) for _, calls in mixed[:_LABELLED] for call in calls)
+    known = [c for _, calls in mixed for c in calls if any(term.targets for term in c.terms)]  # only of the first calls
+    labels = bool(known) and all(any(map(_is_label, call.terms)) for call in known)
     certain = not alone and any(_not_meant(call, u, other, labels) for u, calls in mixed for call in calls)
     text = f"update {update.number} of {ledger.name} also holds {count_noun(len(calls), 'backward call')} of "
     text += f"{other.name}'s loss; {len(mixed)} of {count_noun(ledger.made, 'update')} do"
