@@ -4,8 +4,8 @@ Of real_code.csv, with a line for each program: for each set and verdict written
 run, how many programs, and in how many it then found an error. Of real_code_sets.csv, which counts
 faults (a program may have several), the totals that README and *how the auditor knows* state. There
 a program of set 3 whose verdict was wrong counts as what it is. "After repairs" is what the auditor
-said once it had been repaired for that set; then it was rewritten, and set 12 is the rewrite's
-first run.
+said once it had been repaired for that set; then it was rewritten, and sets 12 and 13 are first
+runs of rewritten auditors.
 """
 
 import csv
