@@ -161,7 +161,7 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "ddp_options": "1003",
     "frameworks": "125",
     "hooks": "12 14 36",
-    "how_the_auditor_knows": "15 2.13 22 394 432",
+    "how_the_auditor_knows": "15 2.13 22 416 467",
     "memory": "0.65 46 1000",
     "noise_scale": "1437 48",
     "several_optimizers": "2.9",
