@@ -96,21 +96,28 @@ def _computed(call: Place, counts: Callable[[ast.stmt], object]) -> Place:
     called = _statement(tree, line, call.column)
     if called is None or _division(called):
         return call
-    lines = _assignments(_surroundings(tree, line)[0], _goes_backward_from(called), counts)
+    lines = _assignments(_surroundings(tree, line)[0], line, _goes_backward_from(called), counts)
     return _at(call, max([each for each in lines if each < line], default=line))
 
 
 def assigned(at: Place, name: str) -> Place:
     """Where a variable was assigned last in the function that a line belongs to; else the line itself."""
     tree, line = place(at)
-    lines = [] if tree is None else _assignments(_surroundings(tree, line)[0], {name}, lambda _: True)
+    lines = [] if tree is None else _assignments(_surroundings(tree, line)[0], line, {name}, lambda _: True)
     return _at(at, max([each for each in lines if each <= line] or lines, default=line))
 
 
-def _assignments(function: ast.AST, names: set[str], counts: Callable[[ast.stmt], object]) -> list[int]:
-    """The lines of the statements that assign any of these variables, if they count."""
+def _assignments(function: ast.AST, line: int, names: set[str], counts: Callable[[ast.stmt], object]) -> list[int]:
+    """The lines of the statements that assign any of these variables, if they count.
+
+    What is in a branch of its own may not run: it counts only if all is.
+    """
     nodes = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
-    return [node.lineno for node in nodes if names & _targets(node) and counts(node)]
+    found = [node for node in nodes if names & _targets(node) and counts(node)]
+    branches = [node for node in ast.walk(function) if isinstance(node, ast.If)]
+    elsewhere = [b for b in branches if not b.lineno <= line <= b.end_lineno]
+    surely = [node for node in found if not any(b.lineno <= node.lineno <= b.end_lineno for b in elsewhere)]
+    return [node.lineno for node in surely or found]
 
 
 def _goes_backward_from(statement: ast.stmt) -> set[str]:

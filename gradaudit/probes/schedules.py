@@ -30,10 +30,16 @@ class Schedule:
     def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
         lambdas = [each for each in getattr(scheduler, "lr_lambdas", ()) if each is not None]
         self.own = any(map(_is_own, [type(scheduler).get_lr, *(getattr(each, "func", each) for each in lambdas)]))
-        known = [vars(scheduler), *map(_known_to, lambdas)]
-        lengths = [each.get(name) for each in known for name in _LENGTHS]
-        self.lengths = {length for length in lengths if isinstance(length, int | float) and length}
+        self.lengths = _lengths([vars(scheduler), *map(_known_to, lambdas)])
+        if isinstance(scheduler, lr_scheduler.SequentialLR):  # the last of its schedules begins at the last milestone
+            begins, last = scheduler._milestones[-1], scheduler._schedulers[-1]
+            self.lengths = {begins + length for length in _lengths([vars(last)])}
         self.steps = 0
+
+
+def _lengths(known: list[dict]) -> set[float]:
+    lengths = [each.get(name) for each in known for name in _LENGTHS]
+    return {length for length in lengths if isinstance(length, int | float) and length}
 
 
 class Schedules:

@@ -59,20 +59,20 @@ def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Finding | None
     labels = bool(known) and all(any(map(_is_label, call.terms)) for call in known)
     certain = not alone and any(_not_meant(call, u, other, labels) for u, calls in mixed for call in calls)
     text = f"update {update.number} of {ledger.name} also holds {count_noun(len(calls), 'backward call')} of "
-    text += f"{other.name}'s loss; {len(mixed)} of {count_noun(ledger.made, 'update')} do"
+    text += f"{other.name}'s loss; {len(mixed):,} of {count_noun(len(ledger.updates), 'update')} do"
     fix = f"freeze the parameters of {ledger.name} during the backward pass of {other.name}'s loss"
-    if all(len(update.fresh) - len(calls) == 1 for update, calls in mixed):  # else zeroing drops part of its own window
-        fix += ", or zero them before the first backward pass of a window"
+    if all(len(calls) == len(u.fresh) - 1 and u.fresh[-1] not in calls for u, calls in mixed):
+        fix += ", or zero them before the first backward pass of a window"  # which drops nothing of its own loss
     updates, reasons = [update for update, _ in mixed], () if certain else ["it may be meant for both"]
     return finding(ledger, calls[0].where, text, updates, reasons, fix=fix, foreign=len(calls))
 
 
 def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger) -> bool:
-    """Is it of the loss of `other`?
+    """Whether a call in a window is of the loss of `other`.
 
-    Where the window's own losses reach the parameters of `other`, too, as a generator's loss reaches the critic, it is
-    one that a step of `other` had used before this window's own call, which no other step uses. One that carries the
-    gradients of other calls on, as where a loss is taken in shards, has no loss of its own.
+    If a call of this window reaches only this optimizer, it is one that reaches `other`. If none does, it is one that
+    a step had used before this optimizer's last own call, which no other step uses. A call that carries the gradients
+    of others on, as where a loss is taken in shards, has no loss of its own.
     """
     if call.carries_on or (other, update.ledger) in call.above:  # it goes through the other's parameters to these
         return False
@@ -82,11 +82,10 @@ def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger) -> bo
 
 
 def _not_meant(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger, labels: bool) -> bool:
-    """Is it certain that the call was not made for this window?
+    """Whether it is certain that a call was not made for this window.
 
-    If all losses of the window reach `other`, or none does without being its own, the order tells. If its own ones
-    don't, the call may be of another head on the same trunk, whose step comes first. And if all steps come after all
-    calls, then it may be the loss of both, beside one of this window's alone, unless its targets are `labels`.
+    One that reaches `other` through this optimizer: if a step came before, or its targets are `labels`. Any other: if a
+    step came before, and no loss here is this optimizer's alone; else it may be of another head on the same trunk.
     """
     own_alone = any(own.ledgers == (update.ledger,) for own in update.fresh)
     if (update.ledger, other) in call.above:

@@ -86,8 +86,9 @@ def _not_as_declared(history: History, ledger: AuditedLedger, updates: list[Audi
     if short and ((short[0] == 0 and len(pairs) > 1) or len(short) > len(pairs) / 2):
         different = sorted(different + short)
     if different:
-        nested = who == "told to Accelerate" and all(meant % size == 0 for size, meant in pairs)
-        why, fix = f"{who}: {declared[different[0]]}", _NESTED if nested else None if different == [0] else ""
+        why, fix = f"{who}: {declared[different[0]]}", None if different == [0] else ""
+        if who == "told to Accelerate" and len(short) > len(pairs) / 2:
+            fix = _NESTED
         yield _irregular(ledger, updates, different[0], why, fix=fix)
 
 
@@ -99,7 +100,7 @@ def _uneven(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate
     reasons = list(why_of_another_size(ledger, window, n))
     if odd.first:
         why = f"most hold {n}"
-        fix = by_framework(history, ledger, window.where, accelerate=_ACCUMULATE.format(max(2, n)))
+        fix = by_framework(history, ledger, window.where, accelerate=_ACCUMULATE.format(n)) if n > 1 else None
     else:
         why = f"those around it {n}; a step was left out, or an epoch ended without one"
         fix = "count only micro-batches that ran backward, and let nothing jump over the step"
@@ -215,8 +216,9 @@ def odd_window(sizes: Sequence[int], ends: set[int], usual: int) -> Odd | None:
     is_usual = 2 * sum(sizes[k] == usual for k in body) >= max(len(body), 4)
     if not is_usual or len(levels) < 2:
         return None
-    if sizes[body[0]] != usual == sizes[body[1]] and (len(levels) == 2 or not ramp):
-        return Odd(True, body[0], usual) if order[0] <= usual + 1 else None
+    begins_otherwise = sizes[body[0]] != usual and sizes[body[1]] == usual
+    if begins_otherwise and order[0] <= usual + 1 and (len(levels) == 2 or not ramp):
+        return Odd(True, body[0], usual)
     for (before, _), (size, long), (after, _) in zip(levels, levels[1:], levels[2:], strict=False):
         if len(long) == 1 and size > max(before, after):
             return Odd(False, long[0], max(before, after))

@@ -71,12 +71,12 @@ def _of_another_length(history: History, ledger: AuditedLedger, updates: list[Au
     if 2 * schedule.steps > length:  # it is stepped for each
         unit, length = "micro-batches", sum(update.size for update in updates) + len(ledger.left_over)
     if 0 < 2 * schedule.steps <= length in schedule.lengths and (n > 1 or unit == "updates"):
-        text = f"the scheduler is as long as its run in {unit}, {length}, and was stepped "
-        late = f"it would come to its end {length / schedule.steps:.3g} times too late"
-        text += f"{count_noun(schedule.steps, 'time')}: {late}"
+        text = f"the scheduler is as long as its run in {unit}, and was stepped through {schedule.steps:,} of its "
+        text += f"{length:,} steps"
+        fix = "count its length in updates" if unit == "micro-batches" else None
         inside = [where for update in updates for _, where in update.scheduled]
         where = [*inside, *(where for update in updates for where in update.scheduled_after)][0]
-        yield finding(ledger, where, text, updates, scheduler_steps=schedule.steps, length=length)
+        yield finding(ledger, where, text, updates, fix=fix, scheduler_steps=schedule.steps, length=length)
 
 
 def _at_rate_zero(ledger: AuditedLedger) -> Iterator[Finding]:

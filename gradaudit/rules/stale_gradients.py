@@ -15,7 +15,7 @@ def _steps_twice(history: History) -> bool:
 def stale(history: History) -> Iterator[Finding]:
     """Gradients that an earlier step has used as well.
 
-    Symptom: Learns faster at a small learning rate, diverges at a usual one.
+    Symptom: Training is faster at a small learning rate, and diverges at a usual one.
     Cause: Each backward adds to .grad, and a step leaves it as it was, so gradients that nothing clears count again in
         every later update.
     Fix: Zero between each step and the next backward, also after a skipped step.
@@ -36,15 +36,15 @@ def stale(history: History) -> Iterator[Finding]:
         if again := [update for update in ledger.updates if update.stale]:
             first, used = again[0], count_noun(again[0].stale, "backward call")
             text = f"update {first.number} used the gradients of {used} that an earlier step had already used; "
-            text += f"{len(again)} of {count_noun(ledger.made, 'update')} do so"
-            replaced = ["the script puts other gradients in their place before the step"]
-            reasons = replaced * all(update.replaced for update in again)
+            text += f"{len(again):,} of {count_noun(len(ledger.updates), 'update')} do so"
+            replaced = all(update.replaced for update in again)
+            reasons = ["the script puts other gradients in their place before the step"] if replaced else ()
             fix = two_steps_in_a_row(ledger, first)
             yield finding(ledger, first.where, text, again, reasons, fix=fix, updates_affected=len(again))
 
 
 def two_steps_in_a_row(ledger: AuditedLedger, second: AuditedUpdate) -> str | None:
-    """What to do where the second of two steps found what the first had used, or nothing if that was zeroed."""
+    """The fix if `second` repeats the step before it with no backward call in between; None otherwise."""
     place = ledger.updates.index(second)
     first = ledger.updates[place - 1]
     new = second.at != first.at or second.assigned or second.skipped
