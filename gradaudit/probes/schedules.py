@@ -12,7 +12,7 @@ from gradaudit.callsite import is_users, where
 from gradaudit.history import AuditedLedger
 from gradaudit.observe.gradients import subclasses
 from gradaudit.observe.ledger import OptimizerLedger
-from gradaudit.observe.observer import Observer, before
+from gradaudit.observe.observer import Observer
 
 # Names of what says how long a schedule is
 _LENGTHS = "num_training_steps", "total_steps", "total", "T_max", "total_iters"
@@ -47,31 +47,39 @@ class Schedules:
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
-        self.inside = False  # a scheduler may step others, or the one that it inherits from
+        self.inside = False  # a scheduler may step others, or the one that it inherits from, and when it is made
         self.watched: set[type] = set()  # classes whose step is watched
         self.found: WeakKeyDictionary[OptimizerLedger, Schedule] = WeakKeyDictionary()
-        observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
     def _watch(self, schedulers: Iterable[type]) -> None:
         """A scheduler's class may be the script's own and younger than the audit."""
         for cls in schedulers:
-            if "step" in vars(cls) and cls not in self.watched:
+            if issubclass(cls, lr_scheduler.LRScheduler) and cls not in self.watched:
                 self.watched.add(cls)
-                self.observer.patch(cls, "step", self._around_step)
+                for name, around in (("__init__", self._around_init), ("step", self._around_step)):
+                    if name in vars(cls):
+                        self.observer.patch(cls, name, around)
+
+    def _around_init(self, scheduler, *args, **kwargs) -> Generator:
+        self._watch(type(scheduler).__mro__)
+        inside, self.inside = self.inside, True
+        try:
+            yield
+        finally:
+            self.inside = inside
 
     def _around_step(self, scheduler, *args, **kwargs) -> Generator:
         inside = self.inside
         ledger = None if inside else self.observer.ledgers.get(id(getattr(scheduler, "optimizer", None)))
         if ledger is not None:
             self.observer.look()
-        counts = getattr(scheduler, "_step_count", 1)  # not the one that it makes when it is created
         self.inside = True
         try:
             yield
         finally:
             self.inside = inside
-            if ledger is not None and counts:
+            if ledger is not None:
                 self._note(ledger, scheduler)
 
     def note_rate(self, ledger: AuditedLedger) -> None:

@@ -127,6 +127,10 @@ def _of_a_loss(
         reasons = ["it may have a weight, or be halved as squares and the losses of a critic are"] * weighted
         fix = by_framework(history, ledger, where, transformers=_DIVIDES) or "divide once"
         return found(division_of(where), text, reasons=[*_why_scaled(ledger, full), *reasons], fix=fix)
+    if column.uneven and not nearly_equal(column.coefficients) and not weighted:
+        shown = ", ".join(f"{each:.2g}" for each in column.coefficients[:_SHOWN])
+        text = f"the micro-batches of a window don't count alike: their losses have the factors {shown}"
+        return found(division_of(where), text, reasons=list(_why_scaled(ledger, full)), fix="divide all of them alike")
     if first.on_ranks and not nearly_equal(shares):
         text = f"the coefficients of a window add up to {', '.join(f'{share:.3g}' for share in shares[:_SHOWN])} on "
         text += "this rank; whether they add up to one mean over all ranks cannot be seen from here"

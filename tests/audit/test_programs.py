@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, CosineAnnealingWarmRestarts, ExponentialLR, LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from correct_programs import PROGRAMS, row, said
@@ -213,6 +213,11 @@ row(
     lambda: scheduled(decaying, at=lambda k: k in (6, 10, 16)),
     "scheduler-cadence error",
 )
+row(
+    "a schedule whose class has a step of its own, per micro-batch",
+    lambda: scheduled(lambda o: CosineAnnealingWarmRestarts(o, 4)),
+    "scheduler-cadence error",
+)
 for name, schedule_of in {
     "of one's own": lambda o: LambdaLR(o, lambda step: 1 / (1 + step)),
     "whose length is in micro-batches": lambda o: CosineAnnealingLR(o, 16),
@@ -328,6 +333,20 @@ row("a window summed in the graph", lambda: summed(4, 4), "held-graphs advice", 
 row("a window summed in the graph, not as declared", lambda: summed(3, 3), "held-graphs advice",
     "irregular-window error", window=4)  # fmt: skip
 row("a window summed in the graph, undivided", lambda: summed(4, 1), "held-graphs advice", "loss-scale undecided")
+
+
+def two_branches(last):
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data(16), start=1):
+        if k % 4:
+            mean(model(x), y, 4).backward()
+        else:
+            mean(model(x), y, last).backward()
+            update(optimizer)
+
+
+row("two branches, divided alike", lambda: two_branches(4))
+row("two branches, of which one divides", lambda: two_branches(1), "loss-scale error")
 halves = functools.partial(in_windows, lambda out, y, n: 0.5 * mean(out, y) + 0.5 * squares(out), [4] * 3)
 row("two losses with factors of their own, undivided", halves, "loss-scale undecided")
 
