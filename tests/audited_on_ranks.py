@@ -1,5 +1,7 @@
 """Loops that the auditor judges on several ranks, right and wrong; ranks import them here."""
 
+import gc
+import sys
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -12,8 +14,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils import train_epoch
+from course_utils.loops import items
 from gradaudit import audit
-from on_ranks import masked_mse, mesh_of, shards, tokens, wrapped
+from on_ranks import masked_mse, mesh_of, shards, tokens, trained, wrapped
+from runs import bits
 
 N, UPDATES = 4, 5
 
@@ -30,10 +34,6 @@ def sharded(model, mesh=None, layers=True, **options):
     return fully_shard(model, mesh=mesh, **options)
 
 
-def tensor_parallel(model):
-    return parallelize_module(model, mesh_of("TP"), {"0": ColwiseParallel(), "2": RowwiseParallel()})
-
-
 ENGINES = {
     "DDP": DistributedDataParallel,
     "DDP, bucket views": lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True),
@@ -45,7 +45,7 @@ ENGINES = {
     "FSDP2, bfloat16": lambda model: sharded(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)),
     "compiled FSDP2": lambda model: torch.compile(sharded(model), backend="eager"),
     "HSDP": lambda model: sharded(model, mesh_of("HSDP")),
-    "TP": tensor_parallel,
+    "TP": lambda model: parallelize_module(model, mesh_of("TP"), {"0": ColwiseParallel(), "2": RowwiseParallel()}),
 }
 
 
@@ -79,7 +79,8 @@ def train(
     for i in range(N * UPDATES):
         last = i % N == N - 1
         with surround(model, {"every": True, "never": False}.get(kind, i % N == 0 if kind == "first" else last)):
-            loss = F.cross_entropy(model(torch.randn(4, 4)), torch.randint(2, (4,)))
+            size = torch.randint(1, 9, ()).item() if kind == "own means" else 4
+            loss = F.cross_entropy(model(torch.randn(size, 4)), torch.randint(2, (size,)))
             (loss if kind == "undivided" else loss / N).backward()
         if last:
             if average is not None:
@@ -163,6 +164,15 @@ def declared(kind):
     return judged(lambda: train_epoch(model, [*batches, batches[0]], masked_mse, optimizer, 4, tokens), window=4)
 
 
+def ragged(counts):
+    """`train_epoch` on this rank's micro-batches of so many items."""
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [(torch.randn(n, 3), torch.randint(2, (n,))) for n in counts[dist.get_rank()]]
+    loss_fn = lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])  # noqa: E731
+    return judged(lambda: train_epoch(model, batches, loss_fn, optimizer, 2, items))[0]
+
+
 def pipeline(schedule, kind):
     """A stage for each rank; the micro-batches are inside the schedule."""
     rank = dist.get_rank()
@@ -197,5 +207,22 @@ def same_bits(engine):
         torch.manual_seed(0)
         with watched():
             parameters = train(engine)
-        outcomes.append([p.detach().clone().view(torch.uint8).tolist() for p in parameters] + [torch.rand(1).item()])
+        outcomes.append(bits([parameters, torch.rand(1)]))
     return outcomes[0] == outcomes[1]
+
+
+def main():
+    """What torchrun starts: a loop that never synchronises, then `train_epoch`."""
+    dist.init_process_group("gloo")
+    train("DDP", "never")
+    torch.set_default_dtype(torch.float64)
+    parameters = trained("DDP", 3, "SGD", True)[2]
+    if dist.get_rank() == 0:
+        torch.save(parameters, sys.argv[1])
+    gc.collect()  # frees DDP, before whose end the group may not end
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

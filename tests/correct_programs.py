@@ -272,12 +272,6 @@ def points_that_are_added_to_a_scene():
         update(optimizer)
 
 
-@torch.no_grad()
-def update_by_hand(model: nn.Module, rate: float = 0.1) -> None:
-    for p in model.parameters():
-        p -= rate * p.grad
-
-
 @said()
 def an_embedding_by_hand():
     table = nn.Embedding(50, 4)
@@ -297,7 +291,9 @@ def first_order_meta_learning(model, optimizer):
             inner = copy.deepcopy(model)
             for x, y in batches(2):
                 mean(inner(x), y).backward()
-                update_by_hand(inner)
+                with torch.no_grad():
+                    for p in inner.parameters():
+                        p -= 0.1 * p.grad
                 inner.zero_grad()
             ((x, y),) = batches(1)
             mean(inner(x), y).backward()

@@ -1,10 +1,8 @@
 """What the tests run on each rank, and in one process with the data of all."""
 
 import functools
-import gc
-import sys
 import warnings
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -16,8 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils import count_collectives, evaluate, mlp, train_epoch, windows
-from course_utils.loops import backward_window, items
-from gradaudit import audit
+from course_utils.loops import backward_window
 
 WIDTH = 9
 SHARDS = [  # of each rank, the valid tokens of each sequence in each micro-batch
@@ -63,11 +60,6 @@ def optimizer_of(name, parameters):
     if name == "AdamW":
         return torch.optim.AdamW(parameters, lr=0.01)
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def extras(optimizer, everything):
-    scaler = GradScaler("cpu", init_scale=1024.0)
-    return {"scaler": scaler, "max_norm": 0.3, "scheduler": ExponentialLR(optimizer, 0.5)} if everything else {}
 
 
 def whole(tensors):
@@ -130,7 +122,8 @@ def trained(kind, n, name, everything, equal=False, world=0):
     model = new_model() if world else wrapped(kind)
     optimizer = optimizer_of(name, model.parameters())
     seen = gradients_at_steps(model, optimizer)
-    losses = fit(model, batches, 1 if world else n, optimizer=optimizer, **extras(optimizer, everything))
+    more = {"scaler": GradScaler("cpu", init_scale=1024.0), "max_norm": 0.3, "scheduler": ExponentialLR(optimizer, 0.5)}
+    losses = fit(model, batches, 1 if world else n, optimizer=optimizer, **(more if everything else {}))
     scored = evaluate(model, batches, masked_mse, tokens)
     return losses, seen, whole(model.parameters()), optimizer.param_groups[0]["lr"], scored
 
@@ -160,19 +153,14 @@ def poisoned(batch, poison):
     return batch | ({"poison": True} if poison == "gradient only" else {"y": batch["y"] + poison})
 
 
-def scaler_of(kind):
-    return {"none": None, "disabled": GradScaler("cpu", enabled=False), "enabled": GradScaler("cpu")}[kind]
-
-
 def train_poisoned(model, batches, n, scaler, fused):
     """Trains and returns the log, the weights, the learning rate and the warnings."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
     scheduler = ExponentialLR(optimizer, 0.5)
+    scaler = None if scaler == "none" else GradScaler("cpu", enabled=scaler == "enabled")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
-        losses = train_epoch(
-            model, batches, poisoned_mse, optimizer, n, tokens, scaler=scaler_of(scaler), scheduler=scheduler
-        )
+        losses = train_epoch(model, batches, poisoned_mse, optimizer, n, tokens, scaler=scaler, scheduler=scheduler)
     messages = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
     return losses, whole(model.parameters()), optimizer.param_groups[0]["lr"], messages
 
@@ -364,17 +352,11 @@ def alone(rank=None):
     return fit(model, batches), whole(model.parameters()), evaluate(model, batches, masked_mse, tokens)
 
 
-def three_layers():
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 2))
-
-
 def evaluated_between_epochs(world=0):
     """Losses and scores; the layer in the outermost part stays gathered after an evaluation."""
-    model = three_layers()
+    model = new_model()
     if not world:
-        for part in (model[0], model[2]):
-            fully_shard(part, mesh=mesh_of("FSDP2"))
+        fully_shard(model[0], mesh=mesh_of("FSDP2"))
         fully_shard(model, mesh=mesh_of("FSDP2"))
     optimizer = optimizer_of("SGD", model.parameters())
     batches, losses, scores = batches_of(world, equal=True), [], []
@@ -453,53 +435,3 @@ def with_batchnorm():
 
     losses = fit(model, batches, 2, loss_fn, lambda batch: 4)
     return losses, whole(model.parameters()), evaluate(model, batches, loss_fn)
-
-
-def by_hand(kind):
-    """A loop as people write it, N = 4, three epochs. `kind` says what is wrong with it."""
-    torch.manual_seed(0)
-    rank = dist.get_rank()
-    model = DistributedDataParallel(nn.Linear(3, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        for i in range(4):
-            last = i % 4 == 3
-            items = torch.randint(1, 9, ()).item() if kind == "own means" else 4
-            with nullcontext() if last and kind != "never" else model.no_sync():
-                batch = torch.randn(items, 3) + rank, torch.randint(2, (items,))
-                (nn.functional.cross_entropy(model(batch[0]), batch[1]) / 4).backward()
-            if last:
-                optimizer.step()
-                optimizer.zero_grad()
-
-
-def with_cross_entropy(counts):
-    """`train_epoch` on this rank's micro-batches of so many items."""
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Linear(3, 2))
-    batches = [(torch.randn(n, 3), torch.randint(2, (n,))) for n in counts[dist.get_rank()]]
-    fit(model, batches, 2, lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]), items)
-
-
-def audited(function, *args):
-    """The findings on this rank, as (level, rule)."""
-    with audit() as report:
-        function(*args)
-    return [(finding.level, finding.rule) for finding in report.findings]
-
-
-def main():
-    """What torchrun starts: a loop that never synchronises, then `train_epoch`."""
-    dist.init_process_group("gloo")
-    by_hand("never")
-    torch.set_default_dtype(torch.float64)
-    parameters = trained("DDP", 3, "SGD", True)[2]
-    if dist.get_rank() == 0:
-        torch.save(parameters, sys.argv[1])
-    gc.collect()  # frees DDP, before whose end the group may not end
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

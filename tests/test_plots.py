@@ -20,10 +20,10 @@ TRACE = Trace(
 )
 
 
-def windows_of(*sizes, zero=True, left=0):
+def windows_of(*sizes, zero=True):
     """A trace of windows of these sizes; each backward pass adds 1."""
     events, held = [], 0
-    for size in (*sizes, *[left] * bool(left)):
+    for size in sizes:
         for _ in range(size):
             held += 1
             events.append(Event("backward", "SGD", float(held), held))
@@ -31,7 +31,7 @@ def windows_of(*sizes, zero=True, left=0):
         if zero:
             held = 0
             events.append(Event("zero", "SGD"))
-    return Trace(events[: len(events) - 2 * bool(left)])
+    return Trace(events)
 
 
 FIGURES = {

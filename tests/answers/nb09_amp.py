@@ -8,8 +8,6 @@ import torch
 from answers import edited, right, wrong
 
 SHARE = "(weight(batch) / total)"
-LOG = "            window_loss += loss.item(){}\n"
-NUMBER, UNSCALED = "  # a number: it holds no graph", "  # without the scale"
 BACKWARD = "            loss.backward()\n"
 CLIP = "        clip_grad_norm_(model.parameters(), max_norm)\n"
 STEP = "        optimizer.step()\n"

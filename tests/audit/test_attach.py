@@ -33,7 +33,7 @@ def test_after_an_error_all_is_as_before_and_the_findings_are_there(before, erro
     model = nn.Linear(3, 2)
     optimizer = SGD(model.parameters(), lr=0.1)
     mine = dict(optimizer.__dict__)
-    with pytest.raises(error), audit(strict=True) as report:  # noqa: PT012
+    with pytest.raises(error), record() as trace, audit(strict=True) as report:  # noqa: PT012
         step(model, optimizer)
         step(model, optimizer)
         raise error
@@ -41,7 +41,10 @@ def test_after_an_error_all_is_as_before_and_the_findings_are_there(before, erro
     assert report.rules == ["stale-gradients"]
     assert optimizer.__dict__ == mine
     assert not model.weight._backward_hooks
+    assert not model.weight._post_accumulate_grad_hooks
     assert not model._forward_hooks
+    step(model, optimizer)
+    assert trace.updates() == [1, 2]
 
 
 def test_a_patch_that_somebody_kept_is_idle_after_the_audit(before):
@@ -90,10 +93,15 @@ def test_an_optimizer_that_cannot_be_found_in_the_heap_is_found_at_its_first_ste
     assert [(each.name, each.made) for each in listener.history.ledgers] == [("SGD", 2)]
 
 
-def test_an_error_inside_backward_is_raised_and_all_is_as_before(before):
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_an_error_inside_backward_is_raised_and_all_is_as_before(before, error):
+    def fail(_):
+        raise error
+
     model = net()
-    model.weight.register_hook(lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError), audit(), audit() as report:
+    model.bias.register_hook(fail)
+    with pytest.raises(error), record(), audit(), audit() as report:
         model(torch.ones(1, 3)).sum().backward()
     assert hooks() == before
+    assert not model.weight._post_accumulate_grad_hooks
     assert not report.history.overlapping

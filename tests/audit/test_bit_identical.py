@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.amp import GradScaler
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, vmap
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import exhaustive
 from gradaudit import audit
-from runs import bits, update
+from runs import bits, data, update
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SCENARIOS: dict[str, Callable] = {}
@@ -36,14 +36,10 @@ def net(*extra: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), *extra, nn.Linear(5, 2))
 
 
-def batches(count: int = 8) -> list[tuple[Tensor, Tensor]]:
-    return [(torch.randn(4, 3), torch.randint(2, (4,))) for _ in range(count)]
-
-
 def train(model, loss_of=F.cross_entropy, before_step=lambda: None, optimizer=None) -> list:
     """Four updates of two micro-batches. Returns everything."""
     optimizer, losses = optimizer or SGD(model.parameters(), lr=0.1), []
-    for k, (x, y) in enumerate(batches()):
+    for k, (x, y) in enumerate(data()):
         loss = loss_of(model(x), y) / 2
         loss.backward()
         losses.append(loss)
@@ -76,7 +72,7 @@ def checkpoints_of_both_kinds():
     def run(reentrant):
         body, head = net(nn.BatchNorm1d(5), nn.Dropout(0.5)), nn.Linear(2, 2)
         optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
-        for x, y in batches(4):
+        for x, y in data(4):
             F.cross_entropy(head(checkpoint(body, x.requires_grad_(), use_reentrant=reentrant)), y).backward()
             update(optimizer)
         return body, head, optimizer
@@ -92,7 +88,7 @@ def per_sample_gradients_by_torch_func():
     def loss(parameters, x, y):
         return F.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
 
-    for x, y in batches():
+    for x, y in data():
         parameters = dict(model.named_parameters())
         each = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
         for name, p in parameters.items():
@@ -184,7 +180,7 @@ def a_compiled_training_step_with_a_scaler():
         scaler.update()
         scheduler.step()
 
-    for x, y in batches(3):
+    for x, y in data(3):
         step(x, y)
     return model, optimizer
 

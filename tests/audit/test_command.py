@@ -164,7 +164,6 @@ KEYS = "ignore (list), fail-on (str), window (int)"
     [
         ("src/tran.py", "there is no script src/tran.py; did you mean src/train.py?"),
         ("x/y.py", "there is no script x/y.py; paths begin at {}"),
-        (".", ". is a folder; name the script in it, such as train.py"),
         ("training", "training is a folder; name the script in it, such as training/train.py"),
         ("empty", "empty is a folder; name the script in it"),
         ("-m train.py", "there is no module train.py; to run the file, leave out -m"),
@@ -172,7 +171,6 @@ KEYS = "ignore (list), fail-on (str), window (int)"
         ("--explain loss-scal", "there is no rule loss-scal; did you mean loss-scale?"),
         ("--explain x", "there is no rule x; gradaudit --explain lists all"),
         ("--window 0 train.py", "--window must be 1 or more, got 0"),
-        ("--max-updates 0 train.py", "--max-updates must be 1 or more, got 0"),
         ("--ignore batchnorm,los-scale train.py", "there is no rule los-scale; did you mean loss-scale?"),
         ("--fail-on doubt train.py", "--fail-on must be error, undecided, advice, got doubt"),
         ("src/eval.py", "[tool.gradaudit] in {}/src/pyproject.toml takes " + KEYS + ", got window = '4'"),
@@ -195,13 +193,6 @@ def test_what_cannot_run_ends_with_2_and_one_line_that_says_what_to_do(arguments
     assert capsys.readouterr() == ("", f"gradaudit: {said.format(tmp_path)}\n")
 
 
-def test_an_option_that_does_not_exist_ends_with_2_and_the_usage(capsys):
-    with pytest.raises(SystemExit) as ending:
-        main(["--html", "page.html", "train.py"])
-    assert ending.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: gradaudit [options] script.py [its arguments]\n")
-
-
 def test_where_the_auditor_fails_the_script_runs_and_the_status_is_2(audited, monkeypatch):
     monkeypatch.setattr("gradaudit.observe.observer.Observer.attach", lambda self: 1 / 0)
     with pytest.warns(ObserverFailure, match="ZeroDivisionError"):
@@ -217,11 +208,6 @@ def test_where_the_report_cannot_be_written_the_status_is_2(monkeypatch, train_p
     assert main([str(train_py(script()))]) == 2
     assert "the auditor itself has failed" in capsys.readouterr().err
     assert main([str(train_py(script("1 / 0")))]) == 3
-
-
-def test_a_declared_window(audited):
-    status, result, _, _ = audited(script(), options=["--window", "2"])
-    assert (status, result["findings"][0]["rule"]) == (1, "irregular-window")
 
 
 TWO_OPTIMIZERS = """
@@ -313,6 +299,7 @@ WRONG, ADVICE = (
         (WRONG, "--ignore batchnorm --ignore loss-scale", f"ignore = ['{STALE}']", 1, "1 error in 4 updates"),
         (WRONG.replace(".step()", f".step()  # gradaudit: ignore[batchnorm, {STALE}]"), "", "", 0, "; 1 ignored"),
         (script(), "", "window = 2", 1, "1 error in 4 updates"),
+        (script(), "--window 2", "", 1, "1 error in 4 updates"),
         (ADVICE, "--fail-on undecided", "fail-on = 'advice'", 0, "10 of 17 rules"),
         (ADVICE, "", "fail-on = 'advice'", 1, "10 of 17 rules"),
     ],
@@ -381,18 +368,15 @@ def test_files_are_named_from_where_the_command_began(tmp_path, monkeypatch, cap
     assert " | optimizer.step()\n" in capsys.readouterr().out
 
 
-def test_explain_runs_nothing(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["--explain", "loss-scale"])
-    assert "nanoGPT" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("arguments", ["--explain", "--explain loss-scale", "--help", "there_is_none.py"])
-def test_what_runs_nothing_needs_no_torch(arguments):
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [("--explain", STALE), ("--explain loss-scale", "nanoGPT"), ("--help", "usage:"), ("none.py", "no script none.py")],
+)
+def test_what_runs_nothing_needs_no_torch(arguments, said):
     code = "import sys; sys.modules['torch'] = None; from gradaudit.__main__ import main; main(sys.argv[1:])"
     run = subprocess.run([sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=False)
     assert run.returncode == 2 * ("none" in arguments)
-    assert "Traceback" not in run.stderr
+    assert said in run.stdout + run.stderr
 
 
 def test_a_signals_handler_is_put_back_and_torchrun_is_told(tmp_path, monkeypatch, train_py):

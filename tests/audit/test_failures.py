@@ -20,7 +20,7 @@ from course_utils import record
 from course_utils.record import TraceWriter
 from gradaudit import AuditError, audit
 from gradaudit.observe.gradients import Gradients
-from gradaudit.observe.guard import ObserverFailure
+from gradaudit.observe.guard import Guard, ObserverFailure
 from gradaudit.observe.observer import Observer
 from gradaudit.probes.auditor import Auditor
 from gradaudit.probes.ranks import Ranks
@@ -279,7 +279,41 @@ def test_the_warning_names_the_lines_and_points_at_the_scripts(monkeypatch):
     assert warning.filename.endswith("runs.py")
 
 
+def test_a_watch_is_closed_at_once_where_the_call_raises_and_may_let_a_call_pass():
+    guard, noted = Guard("The auditor", "your script goes on unwatched"), []
+
+    def watch(x):
+        if x:
+            try:
+                yield
+            finally:
+                noted.append("end")
+
+    call = guard.around(watch)(lambda x: 1 / (x - 1))
+    assert call(0) == -1
+    with pytest.raises(ZeroDivisionError) as caught:  # which keeps the frames alive
+        call(1)
+    assert (noted, guard.failure, caught.type) == (["end"], None, ZeroDivisionError)
+
+
 # What is said
+
+
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+@pytest.mark.parametrize("error", [Silent(), ValueError("many\n" * 1_000)], ids=["no words", "too many"])
+def test_an_error_without_words_or_with_too_many_is_told_in_one_line(error, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(Auditor, "stepped", fail)
+    with pytest.warns(ObserverFailure) as caught, audit() as report:
+        train()
+    assert len(str(caught[0].message)) < 700
+    assert "\n" not in report.failure
 
 
 def test_an_error_before_the_failure_is_undecided(broken):

@@ -10,16 +10,14 @@ spelling hides what it is.
 import pytest
 import torch
 from torch import nn
-from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD
 
 from gradaudit import audit
+from runs import found, update
 
 N, LETTERS, LONG = 4, 5, 6  # micro-batches in a window, classes, tokens in a sample
 EVEN, UNEVEN = (3, 3, 3, 3), (3, 5, 2, 4)  # samples in the micro-batches of a window
-
-SPELLINGS = {}  # for each name, the mean over a micro-batch's own samples or tokens, and whether some are masked
 
 
 def flat(out, y):
@@ -42,9 +40,7 @@ def soft(y):
     return one_hot(y) * 0.9 + 0.02
 
 
-# Means over all tokens of a micro-batch
-
-for name, loss in {
+OVER_ALL = {  # means over all tokens of a micro-batch
     "cross_entropy": lambda out, y: F.cross_entropy(*flat(out, y)),
     "none, sum by numel": lambda out, y: per_token(out, y).sum() / y.numel(),
     "label smoothing, none": lambda out, y: F.cross_entropy(
@@ -56,24 +52,20 @@ for name, loss in {
     "focal": lambda out, y: ((1 - (-per_token(out, y)).exp()) ** 2 * per_token(out, y)).mean(),
     "mean of sample means": lambda out, y: per_token(out, y).mean(1).mean(),
     "rmse": lambda out, y: F.mse_loss(out, one_hot(y)).sqrt(),
-}.items():
-    SPELLINGS[name] = (loss, False)
+}
 
 
 def valid(y):
     return y != -100
 
 
-# Means over the tokens that are not masked
-
-for name, loss in {
+OVER_VALID = {  # means over the tokens that are not masked
     "ignore_index": lambda out, y: F.cross_entropy(*flat(out, y)),
     "masked": lambda out, y: (per_token(out, y) * valid(y)).sum() / valid(y).sum(),
     "where": lambda out, y: torch.where(valid(y), -log_probs(out, y), 0.0).sum() / valid(y).sum(),
     "masked_fill": lambda out, y: log_probs(out, y).masked_fill(~valid(y), 0.0).sum() / -valid(y).sum(),
     "masked, sums of samples": lambda out, y: (per_token(out, y) * valid(y)).sum(1).sum() / valid(y).sum(),
-}.items():
-    SPELLINGS[name] = (loss, True)
+}
 
 
 def micro_batch(size, masked=0):
@@ -87,24 +79,19 @@ def verdict(*arguments, **how):
     """What the auditor says of `train` with these arguments."""
     with audit() as report:
         train(*arguments, **how)
-    return [(finding.rule, finding.level) for finding in report.findings]
+    return found(report)
 
 
-def train(loss, masked=False, sizes=EVEN, windows=(N,) * 3, scaled=False):
+def train(loss, masked=False, sizes=EVEN, windows=(N,) * 3):
     """Updates with `loss(out, y, samples, tokens)`, which is also told what the window holds."""
     model = nn.Linear(3, LETTERS)
-    optimizer, scaler = SGD(model.parameters(), lr=0.01), GradScaler("cpu", init_scale=64.0, enabled=scaled)
+    optimizer = SGD(model.parameters(), lr=0.01)
     for n in windows:
         window = [micro_batch(size, masked and 1 + size % 3) for size in sizes[:n]]
         samples, tokens = sum(len(y) for _, y in window), sum(valid(y).sum() for _, y in window)
         for x, y in window:
-            with torch.autocast("cpu", enabled=scaled):
-                out = model(x)
-            scaler.scale(loss(out.float(), y, samples, tokens)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-    return optimizer
+            loss(model(x), y, samples, tokens).backward()
+        update(optimizer)
 
 
 RIGHT, UNDECIDED = [], [("loss-scale", "undecided")]
@@ -119,19 +106,18 @@ WINDOWS = {  # what a window makes of a mean, the sizes of its micro-batches, an
 VERDICTS = {"rmse": {"undivided": UNDECIDED, "divided twice": UNDECIDED, "mean of means": RIGHT}}
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("name", [*OVER_ALL, *OVER_VALID])
 def test_a_mean_is_judged_alike_however_it_is_spelled(name):
-    mean, masked = SPELLINGS[name]
+    mean, masked = (OVER_ALL | OVER_VALID)[name], name in OVER_VALID
     for window, (made, sizes, expected) in WINDOWS.items():
-        found = verdict(lambda out, y, *_, made=made: made(mean(out, y)), masked, sizes)
-        assert (window, found) == (window, VERDICTS.get(name, {}).get(window, expected))
+        said = verdict(lambda out, y, *_, made=made: made(mean(out, y)), masked, sizes)
+        assert (window, said) == (window, VERDICTS.get(name, {}).get(window, expected))
 
 
-# Several losses, weights of the script's choice, tails, scalers
+# Several losses, weights of the script's choice, tails
 
 
-def mean(out, y):
-    return F.cross_entropy(*flat(out, y))
+mean, bce = OVER_ALL["cross_entropy"], OVER_ALL["bce"]
 
 
 def total(out, y):
@@ -166,12 +152,7 @@ MIXED = {
         SCALE,
     ),
     "padding counts too": (lambda out, y, *_: (per_token(out, y) * valid(y)).mean() / N, {"masked": True}, RIGHT),
-    "masked mean, scaled, divided": (
-        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N,
-        {"scaled": True, "masked": True},
-        RIGHT,
-    ),
-    "a tail of sample means": (lambda out, y, *_: SPELLINGS["mean of sample means"][0](out, y) / N, TAIL, SCALE),
+    "a tail of sample means": (lambda out, y, *_: OVER_ALL["mean of sample means"](out, y) / N, TAIL, SCALE),
     "a tail of losses with weights": (lambda out, y, *_: (5 * mean(out, y) + 8 * penalty(out)) / N, TAIL, SCALE),
     "a tail where the first window is short as well": (
         lambda out, y, *_: mean(out, y) / N,
@@ -182,10 +163,6 @@ MIXED = {
     "samples of one, summed": (lambda out, y, *_: per_token(out, y).mean(1).sum(), {"sizes": (1,) * N}, RIGHT),
     "windows of one, by a constant": (lambda out, y, *_: per_token(out, y).sum() / 1000, {"windows": (1,) * 6}, RIGHT),
 }  # fmt: skip
-
-
-def bce(out, y):
-    return F.binary_cross_entropy_with_logits(out, one_hot(y))
 
 
 @pytest.mark.parametrize("name", MIXED)

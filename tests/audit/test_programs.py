@@ -25,6 +25,18 @@ def squares(out, reduction="mean"):
     return F.mse_loss(out, torch.zeros_like(out), reduction=reduction)
 
 
+@said()
+def shares_that_are_given_to_backward(model, optimizer):
+    for k, (x, y) in enumerate(data(16), start=1):
+        loss = mean(model(x), y)
+        if k % 2:
+            loss.backward(torch.tensor(0.25))
+        else:
+            torch.autograd.backward(loss, grad_tensors=torch.tensor(0.25))
+        if k % 4 == 0:
+            update(optimizer)
+
+
 # Windows, and the loss of each micro-batch in them
 
 for name, loss, sizes, *findings in [
@@ -253,14 +265,11 @@ def a_loss_that_counts_twice(model, optimizer):
         update(optimizer)
 
 
-def one_backward_call_for(micro_batches):
-    model, optimizer = with_sgd()
+@said("held-graphs advice")
+def one_backward_call_for_four_micro_batches(model, optimizer):
     for _ in range(4):
-        torch.stack([mean(model(x), y) for x, y in data(micro_batches)]).mean().backward()
+        torch.stack([mean(model(x), y) for x, y in data(4)]).mean().backward()
         update(optimizer)
-
-
-row("one backward call for four micro-batches", lambda: one_backward_call_for(4), "held-graphs advice")
 
 
 @said()
@@ -375,8 +384,8 @@ for change in (Tensor.div_, divide_data):
 row("gradients divided inside the window", lambda: divided_in_place(1, every=2), "loss-scale undecided")
 
 
-def in_every_micro_batch(accumulation_steps=4):
-    model, optimizer = with_sgd()
+@said("loss-scale undecided")
+def divided_by_the_window_which_holds_one(model, optimizer, accumulation_steps=4):
     for x, y in data():
         optimizer.zero_grad()
         loss = mean(model(x), y)
@@ -386,7 +395,6 @@ def in_every_micro_batch(accumulation_steps=4):
         optimizer.step()
 
 
-row("divided by the window, which holds one", in_every_micro_batch, "loss-scale undecided")
 row("halved, one by one", lambda: in_windows(lambda out, y, n: mean(out, y, 2), [1] * 4))
 
 
@@ -429,15 +437,12 @@ def zeroed_at_a_loss_of_nan_in_the_middle_of_a_window(model, optimizer):
             update(optimizer)
 
 
-def counted_from(first, count=13):
-    model, optimizer = with_sgd()
-    for k, (x, y) in enumerate(data(count), start=first):
+@said("irregular-window error")
+def a_count_that_a_resumed_run_goes_on_with(model, optimizer):
+    for k, (x, y) in enumerate(data(13), start=9):
         mean(model(x), y, 3).backward()
         if k % 3 == 0:
             update(optimizer)
-
-
-row("a count that a resumed run goes on with", lambda: counted_from(9), "irregular-window error")
 
 
 def cut_short(batches, most):

@@ -111,6 +111,8 @@ def test_other_tools_get_the_cell_and_no_temporary_file(monkeypatch):
     report = reported(Finding("advice", "50% is\nlost", where="/tmp/ipykernel_8/90.py:1", rule="loss-scale"))
     annotation = "::notice file=notebook cell,line=1,col=5,title=gradaudit loss-scale::50%25 is%0Alost\n"
     assert formatted(report, "github").startswith(annotation)
+    assert "ADVICE loss-scale  notebook cell, line 1\n  1 | step()\n" in str(report)
+    assert "ipykernel" not in str(report)
     shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={"/tmp/ipykernel_8/90.py": 3}))
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     (finding,) = report.as_dict()["findings"]
@@ -176,14 +178,6 @@ def test_a_line_that_is_cut_keeps_what_is_marked_and_whole_words(monkeypatch):
     code, mark = as_text(report, 52).split("\n\n")[1].splitlines()[-4:-2]
     assert code == "  1 | ... (inputs), targets) / accumulation_steps"
     assert code[mark.index("^") :][: mark.count("^")] == "/ accumulation_steps"
-
-
-def test_a_cell_of_a_notebook_is_named_without_its_file(monkeypatch):
-    file = "/run/ipykernel_812/3141592.py"
-    in_file(monkeypatch, "x = 1", "loss.backward()", file=file)
-    text = str(reported(Finding("error", "wrong", where=Place(f"{file}:2"), rule="rule")))
-    assert "ERROR rule  notebook cell, line 2\n  1 | x = 1\n  2 | loss.backward()\n" in text
-    assert "ipykernel" not in text
 
 
 # In a terminal

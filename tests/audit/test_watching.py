@@ -1,8 +1,9 @@
-"""The auditor: its probe, and loops that are hard to see through."""
+"""Loops that are hard to see through."""
 
 import gc
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,33 +13,7 @@ from torch.optim import SGD
 from course_utils import record
 from gradaudit import audit
 from gradaudit.observe.ledger import Kept
-from runs import data, mean, net, train, update, with_sgd
-
-# The probe
-
-
-def with_its_own_hook(loss):
-    loss.register_hook(lambda gradient: gradient / 4)
-    loss.backward()
-
-
-@pytest.mark.parametrize(
-    ("backward", "coefficient"),
-    [
-        (lambda loss: loss.backward(), 1.0),
-        (lambda loss: loss.backward(torch.tensor(0.25)), 0.25),
-        (lambda loss: torch.autograd.backward(loss, grad_tensors=torch.tensor(0.25)), 0.25),
-        (with_its_own_hook, 0.25),
-        (lambda loss: torch.autograd.backward([loss, loss / 4]), 1.25),
-    ],
-)
-def test_the_coefficient_of_a_loss_that_backward_is_called_on(backward, coefficient):
-    with audit() as report:
-        backward(mean(net()(torch.randn(4, 3)), torch.tensor([0, 1, 0, 1])))
-    assert {term.coefficient for term in report.history.calls[0].terms} == {coefficient}
-
-
-# Loops that are hard to see through
+from runs import data, net, train, update, with_sgd
 
 
 def test_the_audit_keeps_no_model_alive():
@@ -68,16 +43,8 @@ def test_a_long_run_is_kept_in_part(monkeypatch):
     assert report.findings[0].evidence["update"] == 2
 
 
-def in_threads(*functions):
-    threads = [threading.Thread(target=function) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_where_trainings_overlap_nothing_is_certain():
-    barrier = threading.Barrier(2, timeout=10)
+    barrier, pool = threading.Barrier(2, timeout=10), ThreadPoolExecutor(2)
 
     class Meet(torch.autograd.Function):
         @staticmethod
@@ -89,14 +56,14 @@ def test_where_trainings_overlap_nothing_is_certain():
             barrier.wait()
             return gradient
 
-    def one():
+    def one(_):
         model, optimizer = with_sgd()
         for x, y in data(3):
             Meet.apply(F.cross_entropy(model(x), y)).backward()
             optimizer.step()
 
-    with pytest.warns(match="another thread ran during a backward call"), record(), audit() as report:
-        in_threads(one, one)
+    with pytest.warns(match="another thread ran during a backward call"), record(), audit() as report, pool:
+        list(pool.map(one, range(2)))
     assert report.errors == []
     assert "threads overlapped" in str(report)
 

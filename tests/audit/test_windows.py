@@ -87,7 +87,6 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
     "short at both ends of an epoch": ([[3, 4, 1]] * 3, 4, [], [FIRST]),
     "late in every epoch": ([[5, 4, "+3"]] * 4, 4, [FIRST, LEFT], [FIRST, LEFT, "!leftover-gradients 3"]),
     "a tail in the next epoch": ([[4, 4, "+3"]] * 2, 4, [LEFT, "!leftover-gradients 3"]),
-    "fifteen instead of eight": ([[8] * 3 + ["+7"]] * 3, 8, [LEFT, "!leftover-gradients 4"]),
     "one update in an epoch": ([[4, "+3"]] * 4, 4, [FIRST, LEFT], [LEFT, "!leftover-gradients 2"]),
     "a single step left out at the end of an epoch": (
         [[1, 1, 1, "+1"], [1, 1, 1, 1]],

@@ -34,15 +34,6 @@ def from_buffers(number, view=lambda buffer: buffer):
         yield view(buffers[k % number].fill_(k))
 
 
-@pytest.mark.parametrize(
-    ("as_batch", "number", "n"),
-    [(lambda x: x, 1, 2), (lambda x: (x, 1), 2, 3), (lambda x: {"x": [x]}, 2, 6), (lambda x: x[:2], 1, 2)],
-)
-def test_a_loader_that_overwrites_a_batch_of_the_window_is_an_error(number, n, as_batch):
-    with pytest.raises(ValueError, match=r"reuses its buffers.*\.clone\(\)"):
-        list(windows(from_buffers(number, as_batch), n))
-
-
 @dataclass
 class Fields:
     x: object
@@ -80,6 +71,10 @@ def one_ahead():
 
 
 REUSED = {
+    "a tensor": lambda: from_buffers(1),
+    "in a tuple": lambda: from_buffers(1, lambda x: (x, 1)),
+    "in a list in a dict": lambda: from_buffers(1, lambda x: {"x": [x]}),
+    "a view": lambda: from_buffers(1, lambda x: x[:2]),
     "in slots": lambda: from_buffers(1, Slots),
     "in an object in an object": lambda: from_buffers(1, lambda x: [Fields(1, {"boxes": Fields(x)})]),
     "in a cycle": lambda: from_buffers(1, lambda x: (batch := Fields(x), setattr(batch, "rest", batch))[0]),
@@ -107,9 +102,9 @@ def test_comparing_batches_keeps_no_copy_of_them():
 
 
 @pytest.mark.parametrize("kind", REUSED)
-def test_whatever_else_is_overwritten_in_its_window_is_an_error(kind):
+def test_whatever_is_overwritten_in_its_window_is_an_error(kind):
     assert list(windows(REUSED[kind](), 1))  # one at a time is used before the next comes
-    with pytest.raises(ValueError, match="the loader reuses its buffers"):
+    with pytest.raises(ValueError, match=r"the loader reuses its buffers.*\.clone\(\)"):
         list(windows(REUSED[kind](), 2))
 
 

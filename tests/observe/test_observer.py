@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam, Optimizer
 from course_utils import record
 from gradaudit import audit
 from gradaudit.observe import gradients
+from gradaudit.observe.observer import Listener, Observer
 
 X = torch.ones(3, 2)
 
@@ -49,19 +50,6 @@ class StepsTwice(SGD):
         return super().step()
 
 
-@pytest.fixture
-def closure(model):
-    """What an optimizer calls in its step."""
-
-    def loss_of_zeroed():
-        model.zero_grad()
-        loss = model(X).mean()
-        loss.backward()
-        return loss
-
-    return loss_of_zeroed
-
-
 def test_an_optimizer_that_was_dropped_is_not_kept_alive_and_owns_no_lane(model):
     with record() as trace:
         dropped = SGD(model.parameters(), lr=0.1)
@@ -73,6 +61,17 @@ def test_an_optimizer_that_was_dropped_is_not_kept_alive_and_owns_no_lane(model)
         train(model, SGD(model.parameters(), lr=0.1))
     assert trace.updates() == [1, 1, 1]
     assert trace.updates("SGD") == [1, 1, 1]
+
+
+def test_an_optimizer_at_the_address_of_a_dead_one_has_a_ledger_of_its_own(model):
+    optimizer, other = SGD(model.parameters(), lr=0.1), SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+    observer, ended = Observer(Listener()), []
+    ledger = observer.ledger_of(optimizer)
+    observer.listener.ended = ended.append
+    observer.ledgers = {id(other): ledger}  # as if the first one had died and the second one lay where it was
+    assert observer.ledger_of(other) is not ledger
+    assert observer.ledgers[id(other)].gradients.parameters == other.param_groups[0]["params"]
+    assert ended == [ledger]
 
 
 @pytest.mark.parametrize("collected", [False, True])
@@ -88,13 +87,6 @@ def test_optimizers_come_in_the_order_in_which_they_were_made_whenever_garbage_w
     del first, second
 
 
-def test_without_a_name_the_lane_is_the_first_that_steps(model):
-    Adam(model.parameters())
-    with record() as trace:
-        train(model, SGD(model.parameters(), lr=0.1))
-    assert trace.updates() == [1, 1, 1]
-
-
 def test_a_wrapper_that_a_scaler_is_given_has_no_lane_either(model):
     optimizer, scaler = Wrapper(Adam(model.parameters())), GradScaler("cpu", init_scale=4.0)
     with audit() as report:
@@ -108,7 +100,13 @@ def test_a_wrapper_that_a_scaler_is_given_has_no_lane_either(model):
 
 
 @pytest.mark.parametrize("optimizer_class", [SGD, StepsTwice])
-def test_a_step_uses_the_backward_calls_of_its_closure_and_is_one_whatever_it_calls(model, closure, optimizer_class):
+def test_a_step_uses_the_backward_calls_of_its_closure_and_is_one_whatever_it_calls(model, optimizer_class):
+    def closure():
+        model.zero_grad()
+        loss = model(X).mean()
+        loss.backward()
+        return loss
+
     SGD([torch.zeros(1)], lr=0.1)
     with record() as trace:
         optimizer = optimizer_class(model.parameters(), lr=0.1)
@@ -220,23 +218,18 @@ def test_sharded_parameters_are_seen(model, process_group, zero):
     assert norms == pytest.approx([27**0.5 * count for count in held])
 
 
-def zeroed_through_data(at, windows=60):
-    """The windows after which a record sees zeroing that raises no version."""
+def test_zeroing_without_a_version_inside_windows_is_seen_if_it_begins_in_the_first_of_them():
     w = torch.ones(2, requires_grad=True)
-    optimizer = torch.optim.SGD([w], lr=0.1)
+    optimizer = SGD([w], lr=0.1)
     with record() as trace:
-        for window in range(windows):
+        for window in range(60):
             w.sum().backward()
-            if at(window):
+            if window >= 10:
                 w.grad.data.zero_()
             w.sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    return [k for k, held in enumerate(trace.updates()) if held == 1]
-
-
-def test_zeroing_without_a_version_inside_windows_is_seen_if_it_begins_in_the_first_of_them():
-    assert zeroed_through_data(at=lambda window: window >= 10) == list(range(10, 60))
+    assert trace.updates() == [2] * 10 + [1] * 50
 
 
 class ClipsItself(SGD):

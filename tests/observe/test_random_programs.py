@@ -142,9 +142,6 @@ class Program:
     def attach(self) -> None:
         self.optimizers = [SGD(self.layers[0].parameters(), lr=0.1), Adam(self.layers[1].parameters(), lr=0.1)]
 
-    def do(self, operation: str, *how) -> None:
-        getattr(self, operation)(*how)
-
     def look(self) -> None:
         for book in self.books:
             book.look()
@@ -191,16 +188,16 @@ def test_a_trace_says_what_was_done_and_changes_no_bit():
         alone, program, hooked = Program(), Program(), hooks()
         alone.attach()
         torch.manual_seed(1)
-        for operation in operations:
-            alone.do(*operation)
+        for name, *how in operations:
+            getattr(alone, name)(*how)
         torch.manual_seed(1)
         if before:
             program.attach()
         with record() as trace, record() as inner:
             if not before:
                 program.attach()
-            for operation in operations:
-                program.do(*operation)
+            for name, *how in operations:
+                getattr(program, name)(*how)
         program.look()
         assert hooks() == hooked
         for seen, (name, book) in product((trace, inner), zip(LANES, program.books, strict=True)):

@@ -13,6 +13,7 @@ ERRORS = {
     "first": [("error", "sync-cadence")],
     "undivided": [("error", "loss-scale")],
     "never zeroed": [("error", "stale-gradients")],
+    "own means": [("error", "token-weights")],  # over items, of which each rank has others
 }
 SHARDS = {"every": []}  # a loop that reduces each time holds shards, and not whole gradients
 WINDOWS = [loops.N] * loops.UPDATES
@@ -93,6 +94,20 @@ def test_train_epoch_keeps_the_window_that_was_declared(two, kind):
     for findings, windows in two.run(loops.declared, kind):
         assert [rule for level, rule in findings if level != "undecided"] == []
         assert windows == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("counts", "undecided"),
+    [
+        ([[4, 4, 4, 4, 4], [4, 4, 4, 4, 4]], []),
+        ([[4, 2, 1, 7, 3, 3], [1, 1, 2, 5, 1]], ["loss-scale"]),
+        ([[5, 5], []], []),  # one rank has all
+    ],
+)
+def test_train_epoch_on_ragged_shards_has_no_error_and_what_one_rank_cannot_see_is_undecided(two, counts, undecided):
+    first, second = two.run(loops.ragged, counts)
+    assert not [rule for level, rule in first + second if level == "error"]
+    assert [rule for level, rule in first if level == "undecided"] == undecided
 
 
 @pytest.mark.parametrize("schedule", exhaustive.mark(["GPipe", "1F1B"], but=["1F1B"]))
