@@ -1,7 +1,7 @@
 """How many micro-batches each window holds: as many as the others, or as were declared.
 
-Several sizes are those of correct loops: a short window where an epoch ends, windows that only grow or only shrink,
-and windows whose losses are weighted by what they hold. What remains stands out.
+Several sizes are those of correct loops: a short window where an epoch ends, three or more sizes that only grow or only
+shrink, and windows whose losses are weighted by what they hold. What remains stands out.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -87,8 +87,8 @@ def _not_as_declared(history: History, ledger: AuditedLedger, updates: list[Audi
         different = sorted(different + short)
     if different:
         why, fix = f"{who}: {declared[different[0]]}", None if different == [0] else ""
-        if who == "told to Accelerate" and len(short) > len(pairs) / 2:
-            fix = _NESTED
+        nested = len(short) > len(pairs) / 2 and all(meant % size == 0 for size, meant in pairs)
+        fix = _NESTED if who == "told to Accelerate" and nested else fix
         yield _irregular(ledger, updates, different[0], why, fix=fix)
 
 
