@@ -34,7 +34,7 @@ from course_utils.models import Tally, Transformer, mlp, shares_of
 from course_utils.record import record
 
 _LATER = {  # by room: these need more than torch, and are imported when they are first used
-    "ranks": ["Ranks", "RankError"], "plots": ["ledger"], "ask.display": ["show"], "ask": ["predict", "recall"],
+    "ranks": ["Ranks", "RankError"], "plots": ["ledger"], "ask.display": ["show", "show_table"], "ask": ["predict", "recall"],
     "exercises": ["check", "loop_so_far"], "stepping": ["step_through", "play_with"],
 }  # fmt: skip
 
@@ -43,7 +43,7 @@ __all__ = [  # noqa: RUF022
     "record", "held_gradients", "count_collectives",
     "saved_bytes", "held_bytes",
     "Ranks", "RankError",
-    "ledger", "show",
+    "ledger", "show", "show_table",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
     "predict", "check", "recall", "step_through", "play_with", "loop_so_far",
 ]  # fmt: skip

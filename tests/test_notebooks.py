@@ -109,6 +109,16 @@ def test_the_title_states_the_minutes_that_it_takes(notebook):
 
 
 @each_notebook
+def test_a_topic_ends_with_the_versions_of_which_it_speaks(notebook):
+    if not notebook.numbered:
+        line = notebook.cells[-1].source.splitlines()[-1]
+        assert line.startswith("*As of November 2026: torch "), line
+        pins = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        for library, version in re.findall(r"(\w+) (\d+\.\d+\.\d+)", line):
+            assert f'"{library}=={version}"' in pins, "also read the page again, and measure what it says"
+
+
+@each_notebook
 def test_links_to_other_notebooks_lead_somewhere(notebook):
     for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", notebook.prose):
         assert (notebook.path.parent / target).is_file(), target
