@@ -34,8 +34,8 @@ from course_utils.models import Tally, Transformer, mlp, shares_of
 from course_utils.record import record
 
 _LATER = {  # by room: these need more than torch, and are imported when they are first used
-    "ranks": ["Ranks", "RankError"], "plots": ["ledger"], "ask.display": ["show", "show_table"], "ask": ["predict", "recall"],
-    "exercises": ["check", "loop_so_far"], "stepping": ["step_through", "play_with"],
+    "ranks": ["Ranks", "RankError"], "plots": ["ledger"], "ask.display": ["show", "show_table"],
+    "ask": ["predict", "recall"], "exercises": ["check", "loop_so_far"], "stepping": ["step_through", "play_with"],
 }  # fmt: skip
 
 __all__ = [  # noqa: RUF022

@@ -49,6 +49,9 @@ def show_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[st
         caption: A sentence above the table.
         rows: The texts of the cells, the header first; code in them stands between backquotes.
         strong: Which texts are bold, apart from the header's.
+
+    Example:
+        show_table("What clears a gradient", [["call", "leaves"], ["`zero_grad()`", "None"]])
     """
     html = as_table(caption, rows, strong)
     text = "\n".join([caption, *map(" | ".join, rows)])
