@@ -398,7 +398,7 @@ class OnlyTorch:
 import torch, torch._dynamo
 OnlyTorch.known |= {name.partition(".")[0] for name in sys.modules}
 sys.meta_path.insert(0, OnlyTorch())
-import gradaudit.auditing, gradaudit.callbacks
+import gradaudit.auditing
 from gradaudit.__main__ import main
 print(main(sys.argv[1:]))
 """
