@@ -4,6 +4,7 @@ Widgets' ids, the state of widgets and times go; text, HTML, images and the vers
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +33,10 @@ def execute(path: Path) -> None:
 
 
 def silent(notebook: nbformat.NotebookNode) -> Iterator[tuple[int, float]]:
-    """The cells that took long without a word of seconds; set-up, which imports, isn't asked."""
+    """The cells that took long without a word of seconds or a bar; set-up, which imports, isn't asked."""
     for number, cell in enumerate(notebook.cells):
         times = cell.metadata.get("execution", {})
-        if "iopub.execute_input" in times and "seconds" not in cell.source and "# Set-up." not in cell.source:
+        if "iopub.execute_input" in times and not re.search(r"seconds|tqdm\(|# Set-up\.", cell.source):
             taken = parse_date(times["iopub.status.idle"]) - parse_date(times["iopub.execute_input"])
             if taken.total_seconds() > LONG:
                 yield number, taken.total_seconds()
