@@ -41,7 +41,8 @@ def left_over(history: History) -> Iterator[Finding]:
     for ledger in history.ledgers if not history.failed else ():
         if calls := ledger.left_over:
             where = next((condition_of(update.where) for update in ledger.updates[-1:]), None) or calls[-1].where
-            text = f"no step used the gradients of its last {count_noun(len(calls), 'backward call')}"
+            last = count_noun(len(calls), "backward call").removeprefix("1 ")
+            text = f"no step used the gradients of its last {last}"
             fix, reasons = _fix(history, ledger, calls, where), _reasons(history, ledger, calls)
             yield finding(ledger, where, text, reasons=reasons, fix=fix, backward_calls=len(calls))
     for ledger in history.stepped if not history.declared else ():
