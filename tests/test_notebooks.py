@@ -156,7 +156,8 @@ def test_every_fact_has_a_cell_and_one_that_is_executed_has_an_assertion_in_it(n
 # Numbers in sentences: of two digits at least, since a single digit stands in some cell anyway.
 NUMBER = r"(?<![\w.,/#$^-])(?:\d\d+(?:\.\d+)?|\d\.\d+)(?![\w/])"
 NOT_READ = (
-    r"```.*?```|`[^`]*`|<[^>]+>|\$[^$]*\$|(?:Steps?|Notebook) \d+|\d+.minutes?\b|\b20\d\d\b|(?:PyTorch|Python) [\d.]+"
+    r"```.*?```|`[^`]*`|<[^>]+>|\$[^$]*\$|(?:Steps?|Notebook) \d+|\d+.minutes?\b|\b20\d\d\b|\*As of .*|"
+    r"(?:PyTorch|Python|[Tt]orch|[Tt]ransformers|[Aa]ccelerate|[Ll]ightning) [\d.]+"
 )
 CITED = r"\]\(http|[Rr]ecorded|reported|[Tt]ested"  # in a sentence whose numbers are somebody's, or on record
 NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a reader has to check these
