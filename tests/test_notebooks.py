@@ -170,7 +170,7 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "12_project": "60 150 3.3 15547 65536 16160 300 44",
     "checkpoints": "11 30",
     "ddp_options": "1003",
-    "frameworks": "125",
+    "frameworks": "125 2.13 1.15 5.23 2.6",
     "hooks": "12 14 36",
     "how_the_auditor_knows": "15 2.13 22 416 467",
     "memory": "0.65 46 1000",

@@ -1,20 +1,12 @@
 """Which micro-batches DeepSpeed's step uses: `python tests/benchmarks/deepspeed_boundary.py`.
 
-Needs `pip install deepspeed`, a C++ compiler and ninja; no GPU. Not part of the extra `bench`. Two
-gloo ranks, float32, one linear layer, SGD with learning rate 1, four micro-batches of 1 to 5
-samples on each rank. Each loss is a mean, divided by 4; in the last rows it is a sum, times the
-ranks, over the samples of all ranks, as in notebook *frameworks*. The step is compared with the
-mean of all eight micro-batches' means, with the mean of all samples, and with the share of the last
-two micro-batches.
+Needs `pip install deepspeed`, a C++ compiler and ninja; no GPU. Two gloo ranks, float32, one linear layer, SGD with
+learning rate 1, four micro-batches of 1 to 5 samples on each rank. Each loss is a mean, divided by 4; in the last cases
+it is a sum, times the ranks, over the samples of all ranks, as in notebook *frameworks*.
 
-Recorded on a CPU, 2026-11-28, with DeepSpeed 0.19.8 and PyTorch 2.13.0:
-
-| configuration | ZeRO stage | the step holds | | --- | --- | --- | | gradient_accumulation_steps 1
-| 0, 3 | all micro-batches | | gradient_accumulation_steps 1 | 1, 2 | the last micro-batch of each
-rank | | gradient_accumulation_steps 4, a step after each backward pass | 2 | all | |
-set_gradient_accumulation_boundary before each backward pass | 2 | all | |
-managed_gradient_accumulation false | 2, 3 | all | | managed_gradient_accumulation false, sums over
-the count | 0, 1, 2, 3 | all, and every sample counts the same |
+Recorded on a CPU, 2026-11-28, with DeepSpeed 0.19.8 and PyTorch 2.13.0. With gradient_accumulation_steps 1, ZeRO-0 and
+ZeRO-3 step on all micro-batches, ZeRO-1 and ZeRO-2 on the last of each rank; all other cases step on all, and with sums
+over the count every sample counts the same.
 """
 
 import os

@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -47,11 +48,10 @@ LIBRARIES = {  # of the notebook's tables, and the package that each needs
 }
 PACKAGES = tuple(dict.fromkeys(LIBRARIES.values()))
 
-TRAINER = {  # for the Trainer of transformers: an epoch on this CPU in order, no clipping, no files
+TRAINER = {  # for the Trainer of transformers: an epoch on this CPU in order, no files
     "output_dir": gettempdir(),
     "num_train_epochs": 1,
     "per_device_train_batch_size": 1,
-    "max_grad_norm": 0.0,
     "train_sampling_strategy": "sequential",
     "remove_unused_columns": False,
     "use_cpu": True,
@@ -69,8 +69,8 @@ def rank_options() -> dict:
     return {"accelerator": "cpu", "devices": ranks, "strategy": strategy, "precision": "64-true"}
 
 
-def one_epoch(library: str, loop, new_model, batches: list) -> tuple[tuple[int, ...], list[torch.Tensor], int]:
-    """On this rank: each update's micro-batches, counted, and gradient; the scheduler's steps."""
+def epoch(library: str, loop, model, batches: list) -> None:
+    """Runs a loop on this rank with a loader, and with the library's options."""
     options = {
         "transformers Trainer": TRAINER,
         "Lightning Trainer": dict.fromkeys(QUIET, False) | {"max_epochs": 1} | rank_options(),
@@ -78,6 +78,14 @@ def one_epoch(library: str, loop, new_model, batches: list) -> tuple[tuple[int, 
     }
     shards_itself = library in ("Accelerate", "transformers Trainer", "Lightning Fabric")
     sampler = None if shards_itself or not dist.is_initialized() else DistributedSampler(batches, shuffle=False)
+    loader = DataLoader(batches, batch_size=1, collate_fn=itemgetter(0), sampler=sampler)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")  # Accelerate asks for it on several ranks
+    with quiet():
+        loop(model, loader, **options.get(library, {}))
+
+
+def one_epoch(library: str, loop, new_model, batches: list) -> tuple[tuple[int, ...], list[torch.Tensor], int]:
+    """On this rank: each update's micro-batches, counted, and gradient; the scheduler's steps."""
     model, counts, gradients, schedulers, create = new_model(), [0], [], [], LRScheduler.__init__
 
     def on_forward(*_):
@@ -93,9 +101,8 @@ def one_epoch(library: str, loop, new_model, batches: list) -> tuple[tuple[int, 
         create(scheduler, *arguments, **more)
 
     model.register_forward_pre_hook(on_forward)
-    with quiet(), register_optimizer_step_post_hook(on_step), patch.object(LRScheduler, "__init__", created):
-        loader = DataLoader(batches, batch_size=1, collate_fn=itemgetter(0), sampler=sampler)
-        loop(model, loader, **options.get(library, {}))
+    with register_optimizer_step_post_hook(on_step), patch.object(LRScheduler, "__init__", created):
+        epoch(library, loop, model, batches)
     return tuple(counts[:-1]), gradients, max((scheduler.last_epoch for scheduler in schedulers), default=0)
 
 
@@ -139,12 +146,19 @@ def of_the_notebook(libraries: Iterable[str] = tuple(LIBRARIES)) -> dict:
                 record["rows"] += [one, row | {"ranks": 2} | errors(library, loop, names, ragged, two)]
         return recorded(library, **loops)
 
+    def measured_anew(library, what, measure):
+        if library in libraries:
+            names["record"]["kept"][f"{library}: {what}"] = measure()
+        return kept(library, what, measure)
+
     with Ranks(2, timeout=300) as two:
         for source in ("".join(cell["source"]) for cell in cells[:end] if cell["cell_type"] == "code"):
             exec(compile(source, "frameworks.ipynb", "exec"), names)
-            names["predict"] = lambda *_: SimpleNamespace(reveal=lambda *_: None)
+            names["predict"] = lambda *_: SimpleNamespace(reveal=lambda *_, **more: None)
+            names["show_table"] = lambda caption, rows: print(caption, *map(" | ".join, rows), sep="\n")
             if "def recorded" in source:
-                recorded, names["recorded"] = names["recorded"], measured
+                recorded, kept = names["recorded"], names["kept"]
+                names |= {"recorded": measured, "kept": measured_anew, "epoch": epoch}
     return names
 
 
@@ -190,8 +204,8 @@ def main() -> None:
     write = asked_to_write(__doc__.splitlines()[0], OUT)
     names = of_the_notebook()
     if write:
-        found = {"date": str(date.today()), "n": names["N"]}
-        found |= {"versions": {name: version(name) for name in PACKAGES}, "rows": names["record"]["rows"]}
+        found = {"date": str(date.today()), "n": names["N"], "versions": {name: version(name) for name in PACKAGES}}
+        found |= {which: names["record"][which] for which in ("rows", "kept")}
         title = "Windows and errors of the gradients of Accelerate, Lightning and transformers: "
         keep(OUT, title + "what tests/benchmarks/side_by_side.py has written", found)
 
