@@ -15,7 +15,7 @@ ONCE = "DDP exchanges gradients after each micro-batch that ran outside of `no_s
 class FakeAccelerator:
     """A stand-in for Accelerate 1.15 on two ranks, of which the other has twice the tokens."""
 
-    num_processes = 2
+    num_processes, sync_gradients, is_fsdp2 = 2, True, False
 
     def __init__(self, n):
         self.gradient_accumulation_steps, self.holds, self.forward, self.back = n, False, [], []
@@ -30,6 +30,9 @@ class FakeAccelerator:
 
     def reduce(self, count, reduction="sum"):
         return self.gather(count).sum() / (1 if reduction == "sum" else self.num_processes)
+
+    def clip_grad_norm_(self, parameters, max_norm):
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     @contextmanager
     def no_sync(self, model):
