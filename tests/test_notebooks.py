@@ -170,7 +170,7 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "12_project": "60 150 3.3 15547 65536 16160 300 44",
     "checkpoints": "11 30",
     "ddp_options": "1003",
-    "frameworks": "125 2.13 1.15 5.23 2.6",
+    "frameworks": "125",
     "hooks": "12 14 36",
     "how_the_auditor_knows": "15 2.13 22 416 467",
     "memory": "0.65 46 1000",
@@ -178,7 +178,6 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "several_optimizers": "2.9",
     "should_you_accumulate": "80 16384 244 0.01 0.1 0.44 3.4",
     "skipped_steps": "65536",
-    "who_divides": "1.15 2.13 2.15 5.23",
     "who_writes_grad": "65520",
 }
 
