@@ -171,7 +171,7 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "checkpoints": "11 30",
     "ddp_options": "1003",
     "frameworks": "125",
-    "hooks": "12 14 36",
+    "hooks": "12",
     "how_the_auditor_knows": "15 2.13 22 416 467",
     "memory": "0.65 46 1000",
     "noise_scale": "1437 48",
