@@ -173,6 +173,7 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "frameworks": "125",
     "hooks": "12",
     "how_the_auditor_knows": "15 2.13 22 416 467",
+    "low_precision": "2.13",
     "memory": "0.65 46 1000",
     "noise_scale": "1437 48",
     "several_optimizers": "1.15 2.9 2.13",
