@@ -173,12 +173,11 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "frameworks": "125",
     "hooks": "12",
     "how_the_auditor_knows": "15 2.13 22 416 467",
-    "low_precision": "2.13",
     "memory": "0.65 46 1000",
     "noise_scale": "1437 48",
-    "several_optimizers": "1.15 2.9 2.13",
+    "several_optimizers": "2.9",
     "should_you_accumulate": "80 16384 244 0.01 0.1 0.44 3.4",
-    "skipped_steps": "1.15 2.13 65536",
+    "skipped_steps": "65536",
     "who_writes_grad": "65520",
 }
 
