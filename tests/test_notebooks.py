@@ -173,7 +173,7 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "frameworks": "125",
     "hooks": "12",
     "how_the_auditor_knows": "15 2.13 22 416 467",
-    "memory": "0.65 46 1000",
+    "memory": "1000",
     "noise_scale": "1437 48",
     "several_optimizers": "2.9",
     "should_you_accumulate": "80 16384 244 0.01 0.1 0.44 3.4",
