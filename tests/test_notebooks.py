@@ -168,7 +168,7 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "09_amp": "744 2000",
     "11_pitfalls": "22",
     "12_project": "60 150 3.3 15547 65536 16160 300 44",
-    "checkpoints": "11 30 2.13 5.23 1.15 2.6",
+    "checkpoints": "11 30",
     "ddp_options": "1003",
     "frameworks": "125",
     "hooks": "12",
