@@ -27,6 +27,7 @@ def balance_losses(answer):
         shares = torch.zeros_like(tokens).scatter(1, tokens.topk(k).indices, 1.0).mean(0) / k
         case = f"micro-batches of {', '.join(map(str, sizes))} tokens, k = {k}"
         same(f"{case}: the sum of the losses", sum(losses), experts * (shares * tokens.mean(0)).sum(), hint=HINT)
-        gradients = torch.cat(torch.autograd.grad(sum(losses), window))
-        same(f"{case}: the gradient of a probability", gradients[0], experts * shares / len(tokens), hint=HINT)
-        same(f"{case}: all gradients", gradients, (experts * shares / len(tokens)).expand_as(tokens), hint=HINT)
+        for number, (loss, own) in enumerate(zip(losses, window, strict=True), start=1):
+            (gradient,) = torch.autograd.grad(loss, own)
+            what = f"{case}: the gradient of loss {number} in the probabilities of its micro-batch"
+            same(what, gradient, (experts * shares / len(tokens)).expand_as(own), hint=HINT)

@@ -14,6 +14,7 @@ def counts_expert_by_expert(window, k):
 EACH = "return [experts * (shares * tokens.sum(0)).sum() / total for tokens in window]"
 for change in (
     (EACH, "return [solution([tokens], k)[0] / len(window) for tokens in window] if window[1:] else " + EACH[7:]),
+    (EACH, EACH.replace("return [", "losses = [") + "\n    return [sum(losses) / len(window) for _ in window]"),
     ("/ len(chosen)", "/ len(torch.cat(window))"),
     ("tokens.sum(0)).sum() / total", "tokens.mean(0)).sum() / len(window)"),
     ("experts * (", "("),
