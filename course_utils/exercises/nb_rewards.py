@@ -1,4 +1,4 @@
-"""The exercise of *rewards and packing*: a token's weight under three published normalisations."""
+"""The exercise of *rewards*: a token's weight under three published normalisations."""
 
 from itertools import product
 
