@@ -169,7 +169,7 @@ NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a re
     "11_pitfalls": "22",
     "12_project": "60 150 3.3 15547 65536 16160 300 44",
     "checkpoints": "11 30",
-    "ddp_options": "1003",
+    "ddp_options": "1003 2.13",
     "frameworks": "125",
     "hooks": "12",
     "how_the_auditor_knows": "15 2.13 22 416 467",

@@ -19,8 +19,8 @@ def recorded() -> dict[str, dict[str, str]]:
         ValueError: If a file is damaged.
 
     Example:
-        >>> recorded()["4 ranks, plain SGD, only rank 0 zeroes: which momentum does that amount to?"]["answer"]
-        '0.75'
+        >>> recorded()["Only rank 1's gradient overflows. Which ranks skip that update?"]["answer"]
+        'both'
     """
     folder, found = data.folder() / "predictions", {}
     for path in sorted(folder.glob("*.toml")):
