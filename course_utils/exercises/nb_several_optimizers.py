@@ -1,6 +1,6 @@
 """The exercise of *several optimizers*: a GAN whose two updates use their own gradients."""
 
-from course_utils.exercises.judging import compare, exercise
+from course_utils.exercises.judging import Mistake, compare, exercise
 from course_utils.exercises.loop import Loop, twice
 from course_utils.loops import train_epoch, windows
 
@@ -24,6 +24,14 @@ class Net(Loop):
     def loss(self, batch):
         reaches = self.other.model.weight[-1] + (self.last * self.other.last).sum()
         return self.loss_fn(self.model, batch) + reaches
+
+    def compare(self, want):
+        try:
+            super().compare(want)
+        except Mistake as mistake:
+            if mistake.verdict.bug == "wrong-value":  # perhaps since the other one's update is wrong, which says more
+                Loop.compare(self.other, want.other)
+            raise
 
 
 def watch(answer, case):

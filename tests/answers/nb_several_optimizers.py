@@ -22,6 +22,7 @@ SHARE = "* len(batch) / total"
 for bug, *changes in (
     ("stale-gradients", (ZERO, "            pass"), (STEP, f"{STEP}{ZERO}\n")),  # Lightning-AI/pytorch-lightning#591
     ("stale-gradients", (ZERO, "            if loss is g_loss: optimizer.zero_grad()")),
+    ("stale-gradients", (ZERO, "            if loss is d_loss: d.zero_grad(), g.zero_grad()")),
     ("token-weights", (SHARE, "/ len(window)")),
     (
         "wrong-value",
