@@ -26,7 +26,7 @@ BUGS = {  # by the shape that it leaves in the ledger: a loop of the zoo, and ho
     "Keeps the tail for later": ("tail-in-the-next-epoch", 15),
     "Never divides by N": ("never-divided", 8),
     "Averages token means": ("mean-of-means", 8),
-    "Steps at batch 0": ("step-at-batch-zero", 9),
+    "Steps at batch\N{NO-BREAK SPACE}0": ("step-at-batch-zero", 9),
     "Clips every micro-batch": ("clipped-in-every-micro-batch", 8),
     "Zeroes too often": ("zeroed-in-every-micro-batch", 8),
 }
@@ -51,14 +51,19 @@ def loop() -> str:
     return re.search(r"^```python\n(.*?)^```$", TEMPLATE.read_text(encoding="utf-8"), flags=re.M | re.S)[1]
 
 
-def front() -> dict:
-    """What the first page shows."""
-    bugs = []
+def bugs() -> list[dict]:
+    """The six bugs by their silhouettes. Their loops run here."""
+    found = []
     for name, (specimen, most) in BUGS.items():
         rule = ZOO[specimen].rule
-        buggy, fixed = ([p for p in found if p[0] < most] for found in silhouettes(specimen))
-        shown = {"name": name, "rule": rule, "fix": RULES[rule].fix, "micro_batches": most}
-        bugs.append(shown | {"buggy": buggy, "fixed": fixed})
+        buggy, fixed = ([p for p in points if p[0] < most] for points in silhouettes(specimen))
+        shown = {"name": name, "specimen": specimen, "rule": rule, "fix": RULES[rule].fix, "micro_batches": most}
+        found.append(shown | {"buggy": buggy, "fixed": fixed})
+    return found
+
+
+def front() -> dict:
+    """What the first page shows."""
     lines = []
     for line in loop().splitlines():
         code, _, label = line.partition("  # ")
@@ -67,7 +72,7 @@ def front() -> dict:
     return {
         "ledgers": ledgers(),
         "loop": lines,
-        "bugs": bugs,
+        "bugs": bugs(),
         "exact": EXACT,
         "wrong": WRONG,
         "version": tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"],

@@ -14,6 +14,14 @@ import nbformat
 from notebooks import PROJECT, ROOT, Notebook, read_notebooks, reading, repository
 
 MISSING = 'if importlib.util.find_spec("course_utils") is None:\n'  # then one line of the set-up cell says what to do
+TOPICS = {  # of deeper/, by what one asks
+    "Memory and precision": ("memory", "checkpoints", "low_precision", "skipped_steps"),
+    "Ranks": ("who_divides", "ddp_options", "shards_and_pipelines"),
+    "Code": ("frameworks", "hooks", "several_optimizers", "moe"),
+    "Data": ("rewards", "packing", "rewards_and_packing"),
+    "Theory": ("should_you_accumulate", "noise_scale"),
+    "Inside PyTorch": ("gradients_by_hand", "who_writes_grad", "how_the_auditor_knows"),
+}
 NOT_HERE = "Not installed: see Start in README.md, or open the Colab edition."
 
 
@@ -39,21 +47,27 @@ def with_line(book: Notebook, line: str) -> nbformat.NotebookNode:
     return made
 
 
+def topics(books: dict[str, Notebook]) -> dict[str, list[Notebook]]:
+    """The notebooks of deeper/ by what they are about; a name of `TOPICS` that isn't there is left out."""
+    found = {about: [books[name] for name in names if name in books] for about, names in TOPICS.items()}
+    return {about: some for about, some in found.items() if some}
+
+
 def paths(books: dict[str, Notebook]) -> str:
     """The three paths, each with what it adds to the one before."""
     day = [book for book in books.values() if book.numbered and book.name != PROJECT]
-    topics = [book for book in books.values() if not book.numbered]
 
     def links(chosen: list[Notebook]) -> str:
-        return " · ".join(f"[{book.label} {book.title.split(':')[0]}]({_path(book)})" for book in chosen)
+        said = (f"{book.label} {book.title.split(':')[0]}" if book.numbered else book.label for book in chosen)
+        return " · ".join(f"[{text}]({_path(book)})" for text, book in zip(said, chosen, strict=True))
 
-    topic_links = " · ".join(f"[{book.label}]({_path(book)})" for book in topics)
     hours = round(sum(book.minutes for book in day) / 30) / 2
     return "\n".join(
         [
             f"- **90 minutes**, some sections of each: {links([book for book in day if book.short])}",
             f"- **A day**, about {hours:g} hours, all of these and {links([book for book in day if not book.short])}",
-            f"- **Deeper**: {links([books[PROJECT]])}, and a topic each in {topic_links}",
+            f"- **Deeper**: {links([books[PROJECT]])}, and topics",
+            *(f"  - {about}: {links(some)}" for about, some in topics(books).items()),
         ]
     )
 

@@ -1,7 +1,7 @@
 """What a micro-batch costs, by hand and in libraries: `python tests/benchmarks/compare.py`.
 
 Needs `pip install -e ".[bench]"` and about 10 minutes of an otherwise idle machine. `--write` keeps
-the figures and writes them into the README and the site's page.
+the figures and writes them into the site's page.
 
 Every loop trains the same network in float32 by plain SGD on the same micro-batches of equal size,
 on one thread; the libraries run as their guides show it, with nothing else turned on. First, three
@@ -41,7 +41,6 @@ from course_utils.data import folder, read
 from gradaudit import audit
 from gradaudit.history import PROBED_GRAPHS
 
-README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "loop.md"
 OUT = folder() / "measurements" / "compare.json"
 
@@ -189,8 +188,6 @@ LIBRARIES = {  # the package, the loop, and the rows in side_by_side.json: the p
     "transformers": ("transformers", trainer, *TRAINERS),
 }
 FORMS = {name: forms for name, (_, _, *forms) in LIBRARIES.items()} | {OURS: ("", "this course, train epoch")}
-HEAD = "N = 4"
-IN_THE_README = [OURS, "Accelerate", "Lightning"]
 LOOPS |= {name: loop for name, (package, loop, *_) in LIBRARIES.items() if find_spec(package)}
 
 
@@ -304,19 +301,6 @@ def times_table(found: dict) -> str:
     return table(head, ([name, *(spread(case["loops"][name]) for case in cases), *errors(name)] for name in names))
 
 
-def in_the_readme(text: str, found: dict) -> str:
-    """The README with the times of each loop in the last columns of its table."""
-    shown = [found["cases"][k] for k in (-1, 1)]  # a step as people have it first
-
-    def row(match: re.Match) -> str:
-        name = match[2]
-        times = [milliseconds(case["seconds"]) if name == HEAD else spread(case["loops"][name]) for case in shown]
-        return " | ".join([match[1], *times]) + " |"
-
-    names = "|".join([HEAD, *IN_THE_README])
-    return re.sub(rf"^(\| ({names})[^|\n]*(?: \| [^|\n]*){{3}}) \|.*$", row, text, flags=re.M)
-
-
 def on_the_site(text: str, found: dict) -> str:
     """The page about the loop with the record's table."""
     shown = "\n\n".join(["", heading(found), times_table(found), ""])
@@ -335,8 +319,7 @@ def main() -> None:
     if write:
         title = "Time of train_epoch, of a loop by hand and of libraries: tests/benchmarks/compare.py"
         keep(OUT, title, found)
-        for path, generated in ((README, in_the_readme), (PAGE, on_the_site)):
-            path.write_text(generated(path.read_text(encoding="utf-8"), found), encoding="utf-8")
+        PAGE.write_text(on_the_site(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ def test_the_repositorys_address_goes_from_pyproject_into_every_set_up_cell(monk
         assert contents.NOT_HERE not in found[book.path]
 
 
-def test_the_paths_lead_to_every_notebook():
-    short, day, deeper = contents.paths(NOTEBOOKS).splitlines()
+def test_the_paths_lead_to_every_notebook_and_every_topic_has_its_group():
+    short, day, *deeper = contents.paths(NOTEBOOKS).splitlines()
     for book in NOTEBOOKS.values():
         path = book.path.relative_to(contents.ROOT).as_posix()
-        assert [f"({path})" in line for line in (short, day, deeper)].count(True) == 1
+        assert [f"({path})" in line for line in (short, day, *deeper)].count(True) == 1, f"{path}: see TOPICS"
         assert (f"({path})" in short) == bool(book.short)
