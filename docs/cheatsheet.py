@@ -38,7 +38,9 @@ Point = tuple[float, float, str, int]  # a micro-batch, the norm of `.grad`, the
 def markdown(books: dict[str, Notebook]) -> str:
     """Both pages. The loops that the front draws run here."""
     page = TEMPLATE.read_text(encoding="utf-8")
-    data = json.dumps(json.dumps(front(), ensure_ascii=False), ensure_ascii=False)
+    data = json.dumps(front(), ensure_ascii=False)
+    data = re.sub(r"\d\.\d{6,}", lambda found: f"{float(found[0]):.5f}", data)  # the same on every machine
+    data = json.dumps(data, ensure_ascii=False)
     page = page.replace(f"```python\n{loop()}```", raw(f"#front(json(bytes({data})))"))
     page = page.replace("<!-- decisions -->", div("decisions", table(decisions(books["07_exactness"]))))
     rows = ((text.rstrip(".") for text in pitfall.row(specimen)) for specimen, pitfall in PITFALLS.items())

@@ -16,7 +16,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from contents import with_line
-from notebooks import ROOT, Notebook, is_folded, read_notebooks, relinked, repository
+from notebooks import ROOT, SHEET, Notebook, is_folded, read_notebooks, relinked, repository
 
 UNPACK = '''\
 # @title Run this cell first: the course's helpers and data, packed {{ display-mode: "form" }}
@@ -52,6 +52,7 @@ def edition(book: Notebook, packed: str, hosted: str = "") -> NotebookNode:
     def link(said: str, name: str) -> str:
         return f"[{said}]({address(name, hosted)})" if hosted else said
 
+    sheet = SHEET.replace("(", f"(https://github.com/{hosted}/blob/HEAD/notebooks/") if hosted else "cheat sheet"
     made = with_line(book, UNPACK_FIRST)
     for cell in made.cells:
         if cell.cell_type == "code":
@@ -59,7 +60,7 @@ def edition(book: Notebook, packed: str, hosted: str = "") -> NotebookNode:
             if is_folded(cell, "source"):
                 said = re.match(r"# ([^.\n]+)", cell.source)
                 cell.source = f"# @title {said[1] if said else 'Run this cell'}\n{cell.source}"
-        cell.source = relinked(cell.source, link)  # also in what a cell will reveal
+        cell.source = relinked(cell.source, link).replace(SHEET, sheet)  # also in what a cell will reveal
     if hosted:
         badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
         made.cells[0].source = made.cells[0].source.replace("\n", f"\n\n{badge}({address(book.name, hosted)})\n", 1)

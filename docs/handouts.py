@@ -23,7 +23,7 @@ import cheatsheet
 import final_test
 import plans
 from editions import Handout, verbatim
-from notebooks import ROOT, Notebook, read_notebooks, relinked
+from notebooks import ROOT, SHEET, Notebook, read_notebooks, relinked
 
 PAPER = ROOT / "docs" / "paper"
 # Markdown as Jupyter reads it, and names for what is in the text.
@@ -48,6 +48,7 @@ def jobs(books: dict[str, Notebook], editions: list[str], names: list[str], pape
         for edition in (edition for edition in BY_NOTEBOOK if edition in editions):
             text, figures = handout(books[name], edition)
             text = relinked(text, lambda said, other: f"[{said}]({other}.pdf)" if other in names else f"*{said}*")
+            text = text.replace(SHEET, "cheat sheet")
             yield f"{edition}/{name}.pdf", partial(pdf, text, books[name].title, TITLES[edition], paper, figures)
     questions = [
         question._replace(text=verbatim(question.text), answer=verbatim(question.answer))

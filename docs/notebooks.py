@@ -18,6 +18,7 @@ from nbformat import NotebookNode
 
 ROOT = Path(__file__).parents[1]
 COURSE = "application/vnd.course+json"  # the type of that JSON, which has a `kind`
+SHEET = "[cheat sheet](cheatsheet.pdf)"  # as a notebook links it
 PROJECT = "12_project"  # takes a day of its own
 _TITLE = re.compile(r"# (?P<title>.+)\n\n\*\*(?P<minutes>\d+) minutes.*\*\*\n\n\*(?P<question>[^*\n]+)\*(?:\n|$)")
 

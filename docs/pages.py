@@ -53,6 +53,7 @@ def write(books: dict[str, Notebook]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     (course / "solutions").mkdir(parents=True)
     rules.mkdir()
+    shutil.copy(ROOT / "notebooks" / "cheatsheet.pdf", course)
     for book in books.values():
         nbformat.write(page(book), course / f"{book.name}.ipynb")
         nbformat.write(solutions(book), course / "solutions" / f"{book.name}.ipynb")

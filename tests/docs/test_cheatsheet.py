@@ -77,3 +77,12 @@ def test_it_has_every_pitfall_with_its_numbers_every_rule_and_every_row_of_the_t
     assert len(rows) == 21
     for case, *_ in rows:
         assert f"| {coded(case)} |" in text()
+
+
+def test_the_committed_sheet_is_of_today(monkeypatch):
+    handouts = pytest.importorskip("handouts", reason='needs the extra: pip install -e ".[docs]"')
+    pinned = re.search(r'"torch==(.+)"', (handouts.ROOT / "pyproject.toml").read_text(encoding="utf-8"))[1]
+    monkeypatch.setattr(torch, "__version__", pinned)
+    ((name, make),) = handouts.jobs(BOOKS, ["cheatsheet"], [], "a4")
+    committed = (handouts.ROOT / "notebooks" / name).read_bytes()
+    assert make() == committed, "run: python docs/handouts.py --edition cheatsheet --out notebooks"
