@@ -10,7 +10,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 
 sys.path.insert(0, str(Path(__file__).parent))
 import pages
-from notebooks import ROOT, read_notebooks, relinked
+from notebooks import ROOT, read_notebooks, relinked, repository
 
 project = html_title = "Gradient accumulation and zeroing in PyTorch"
 author = ""
@@ -25,6 +25,7 @@ myst_heading_anchors = 2
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 default_role = "code"  # single backticks in docstrings
+smartquotes_action = "qe"  # and no dash out of `--window`
 html_math_renderer = "mathml"
 html_theme = "sphinx_book_theme"
 html_theme_options = {
@@ -71,6 +72,10 @@ def copy_downloads(app, problem):
     for folder in ("handouts", "colab"):
         if (ROOT / "build" / folder).is_dir():
             shutil.copytree(ROOT / "build" / folder, app.outdir / folder, dirs_exist_ok=True)
+    if repository():  # from which a downloaded notebook installs the course
+        for book in BOOKS.values():
+            (app.outdir / "notebooks").mkdir(exist_ok=True)
+            shutil.copy(book.path, app.outdir / "notebooks")
 
 
 def mathml(translator, node):

@@ -75,12 +75,30 @@ def test_no_page_is_wider_than_its_window(built, visitor, width):
 
 
 def test_loops_step_without_a_kernel(built, visitor):
-    for name in ("index", "course/00_start"):
-        visitor.goto((built / f"{name}.html").as_uri())
-        frame = visitor.frame_locator("iframe.stepper")
-        frame.get_by_role("button", name="Next").click()
-        assert frame.locator("#count").inner_text().startswith("1 of")
-        assert frame.locator("#panel").is_visible()
+    visitor.goto((built / "course/00_start.html").as_uri())
+    frame = visitor.frame_locator("iframe.stepper")
+    frame.get_by_role("button", name="Next").click()
+    assert frame.locator("#count").inner_text().startswith("1 of")
+    assert frame.locator("#panel").is_visible()
+
+
+def test_a_silhouette_opens_its_loop_which_plays_and_a_choice_the_answer_and_its_rule(built, visitor):
+    visitor.goto((built / "index.html").as_uri())
+    visitor.locator(".silhouettes button").first.click()
+    loop = visitor.locator(".loop:visible")
+    loop.frame_locator("iframe").get_by_role("button", name="Pause").wait_for()
+    loop.get_by_role("button", name="Never divides by N").click()
+    assert loop.locator(".correct").inner_text() == "Keeps the tail for later"
+    loop.get_by_role("link", name="leftover-gradients").click()
+    assert visitor.url.endswith("rules/leftover-gradients.html")
+
+
+def test_what_follows_an_answer_waits_for_a_choice(built, visitor):
+    visitor.goto((built / "course/11_pitfalls.html").as_uri())
+    waiting = visitor.locator(".waits").count()
+    visitor.locator(".prediction button").last.click()
+    assert visitor.locator("details.answer[open]").count() == 1
+    assert visitor.locator(".waits").count() == waiting - 1
 
 
 def test_the_facts_are_searched_by_all_words(built, visitor):
@@ -91,12 +109,6 @@ def test_the_facts_are_searched_by_all_words(built, visitor):
     assert 0 < rows.count() < total
     assert all("lbfgs" in text.lower() and "closure" in text.lower() for text in rows.all_inner_texts())
     assert visitor.locator("#found").inner_text() == f"{rows.count()} of {total}"
-
-
-def test_the_search_finds_pages_from_disk(built, visitor):
-    visitor.goto((built / "search.html").as_uri() + "?q=LBFGS")
-    visitor.locator("#search-results li").first.wait_for()
-    assert visitor.locator("#search-results li").count() > 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
