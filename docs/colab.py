@@ -7,36 +7,54 @@ names the repository that hosts the editions, they link to each other there and 
 
 import argparse
 import base64
+import gzip
 import io
+import json
+import lzma
 import re
-import zipfile
+import tarfile
+from hashlib import sha256
+from itertools import pairwise
+from os.path import commonprefix
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 
 from contents import with_line
+from course_utils import words
 from notebooks import ROOT, SHEET, Notebook, is_folded, read_notebooks, relinked, repository
 
-UNPACK = '''\
+UNPACK = """\
 # @title Run this cell first: the course's helpers and data, packed {{ display-mode: "form" }}
-# @markdown It holds the packages `course_utils` and `gradaudit` and their data, as a zip file. Run it to unpack them \
-into a temporary folder, once for each kernel. Nothing is installed, nothing is downloaded.
+# @markdown Its last line holds the packages `course_utils` and `gradaudit` and their data, as an archive. Run it to \
+unpack them into a temporary folder, once for each kernel. Nothing is installed, nothing is downloaded.
 import base64
+import gzip
 import io
+import pathlib
+import re
 import sys
+import tarfile
 import tempfile
-import zipfile
 
-packed = """
-{packed}
-"""
-if not any("gradient-accumulation-" in entry for entry in sys.path):
+
+def unpack(packed):
+    if any("gradient-accumulation-" in entry for entry in sys.path):
+        return
     sys.path.insert(0, tempfile.mkdtemp(prefix="gradient-accumulation-"))
-    zipfile.ZipFile(io.BytesIO(base64.b64decode(packed))).extractall(sys.path[0])
-folder = next(entry for entry in sys.path if "gradient-accumulation-" in entry)
-print("Unpacked. To look into it, run this in a cell of its own: !ls -R", folder)
-'''
+    with tarfile.open(fileobj=io.BytesIO(base64.b85decode(packed))) as archive:
+        archive.extractall(sys.path[0], filter="data")
+    data, word, words = pathlib.Path(sys.path[0], "course_utils", "_data"), "", []
+    for shared, rest in re.findall("([A-Z])([a-z]+)", (data / "words").read_text()):
+        word = word[: ord(shared) - ord("A")] + rest
+        words.append(word)
+    (data / "words.txt.gz").write_bytes(gzip.compress("\\n".join(words).encode()))
+    print("Unpacked. To look into it, run this in a cell of its own: !ls -R", sys.path[0])
+
+
+unpack("{packed}")
+"""
 UNPACK_FIRST = 'raise SystemExit("Run the folded cell above this one first: it holds course_utils.")'
 
 
@@ -77,16 +95,37 @@ def address(name: str, hosted: str) -> str:
 
 
 def pack() -> str:
-    """The packages and the data, zipped, in lines of letters; the same for the same files."""
-    suffixes = {".py", ".html", ".json", ".toml", ".csv", ".gz", ".txt"}
-    files = [path for name in ("course_utils", "gradaudit", "data") for path in (ROOT / name).rglob("*")]
+    """The packages and the data that notebooks read, as text; the same for the same files."""
+    files = [path for name in ("course_utils", "gradaudit") for path in (ROOT / name).rglob("*")]
+    contents = {path.relative_to(ROOT): path.read_bytes() for path in files if path.suffix in (".py", ".html")}
+    contents |= {Path("course_utils/_data") / name: content for name, content in data().items()}  # as in the wheel
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for path in sorted(path for path in files if path.suffix in suffixes):
-            name = re.sub("^data/", "course_utils/_data/", path.relative_to(ROOT).as_posix())  # as in the wheel
-            archive.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=9)
-    code = base64.b64encode(buffer.getvalue()).decode()
-    return "\n".join(code[start : start + 120] for start in range(0, len(code), 120))
+    with tarfile.open(fileobj=buffer, mode="w:xz", preset=9 | lzma.PRESET_EXTREME) as archive:
+        for path, content in sorted(contents.items()):
+            entry = tarfile.TarInfo(path.as_posix())
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return base64.b85encode(buffer.getvalue()).decode()
+
+
+def data() -> dict[str, bytes]:
+    """The data files by name, without those that no notebook reads. Here they are smaller together.
+
+    Of the words that `words` takes, each begins with a capital letter for how many letters it
+    shares with the one before: "A" for none.
+    """
+    folder = ROOT / "data"
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.glob("predictions/*.toml")}
+    described = json.loads((folder / "manifest.json").read_bytes())
+    described = {name: about for name, about in described.items() if not name.endswith((".csv", "words.txt.gz"))}
+    for name, about in described.items():
+        content = (folder / name).read_bytes()
+        if name.endswith(".gz"):
+            content = gzip.compress(gzip.decompress(content), compresslevel=0, mtime=0)
+        found[name], about["sha256"] = content, sha256(content).hexdigest()
+    pairs = pairwise(["", *words()])
+    found["words"] = "".join(chr(65 + len(p := commonprefix(pair))) + pair[1][len(p) :] for pair in pairs).encode()  # noqa: RUF071
+    return found | {"manifest.json": json.dumps(described).encode()}
 
 
 def main() -> None:

@@ -32,7 +32,8 @@ def test_an_edition_is_small_folded_as_in_jupyterlab_has_no_outputs_and_installs
     before = copy.deepcopy(NOTEBOOKS[name].node)
     made = edition(name)
     assert NOTEBOOKS[name].node == before
-    assert len(json.dumps(made)) < 1_500_000
+    assert len(json.dumps(made)) < 500_000
+    assert all(len(cell.source.splitlines()) < 100 for cell in made.cells)
     for cell in made.cells:
         if cell.cell_type == "code":
             assert cell.outputs == []
