@@ -70,10 +70,10 @@ class Handout:
         self._facts = read_facts() if answers else {}
         self._answers = {shown["question"]: shown["measured"] for shown in book.displays("reveal")}
         for cell in book.cells[1:]:
-            if cell.cell_type == "markdown":
-                self._read(for_paper(cell.source))
-            else:
+            if cell.cell_type == "code":
                 self._run(cell)
+            elif "screen" not in tags(cell):  # what only a screen can follow
+                self._read(for_paper(cell.source))
 
     def markdown(self) -> str:
         """The learner's edition or, with answers, the instructor's."""
@@ -87,7 +87,7 @@ class Handout:
     def worksheet(self) -> str:
         """One sheet for a room: in front what to predict and to write, overleaf the answers."""
         boxes = div("predictions", f"\n\n{raw('][')}\n\n".join([*self.asked_about, *self.predictions]))
-        front = [f"# {self.book.title}", f"*{self.book.question}*", "## Predict", boxes]
+        front = [f"# {self.book.title}", f"*{self.book.question}*", boxes]
         back = ["## Afterwards: what did you see?", self.drawings[0]] if self.drawings else []
         points = re.findall(r"^- .*(?:\n(?![-\n]).+)*", self.takeaways, flags=re.M)
         questions = [f"- {verbatim(question)}" for question, _ in self.book.cards]
@@ -293,20 +293,12 @@ def with_room(stub: str, solution: str, most: int) -> str:
 
 
 def for_paper(text: str) -> str:
-    """Prose without the sentences that only a screen can follow.
+    """Prose with its folds open.
 
-    >>> for_paper("Write it down. A click unfolds the hint.\\n\\nRun the cell below.")
-    'Write it down.'
-    >>> for_paper("Press *Next* and watch `.grad` grow to 0.5. It holds a sum.")
-    'It holds a sum.'
     >>> for_paper("<details>\\n<summary>What is SGD?</summary>\\n\\nAn optimizer.\\n\\n</details>")
     '*What is SGD?* An optimizer.'
     """
-    text = re.sub(r"<details>\n<summary>(.*?)</summary>\s+(.*?)\s+</details>", r"*\1* \2", text, flags=re.S)
-    there = r"[Cc]lick|[Uu]nfold|buttons|sliders|\*Next\*|[Rr]un (?:the|this|both) (?:folded )?cell|Shift\+Enter"
-    more = r"(?:(?!\n\n)[^.?!]|[.?!](?=[\w./`]))*"  # no sentence ends at the dot of `.grad`, 0.5 or a link
-    text = re.sub(rf"(?<!\S)\(?(?=[A-Z]){more}?(?:{there}){more}[.?!]\)?(?: |\n(?!\n))?", "", text)
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r" +$", "", text, flags=re.M)).strip()
+    return re.sub(r"<details>\n<summary>(.*?)</summary>\s+(.*?)\s+</details>", r"*\1* \2", text, flags=re.S).strip()
 
 
 def div(kind: str, *blocks: str) -> str:

@@ -67,7 +67,7 @@ def jobs(books: dict[str, Notebook], editions: list[str], names: list[str], pape
 def handout(book: Notebook, edition: str) -> tuple[str, dict[str, bytes]]:
     """The text of an edition of a notebook, and the figures that it names by file."""
     if edition == "worksheet":
-        sheet = Handout(book, most_room=9)
+        sheet = Handout(book, most_room=6)
         return sheet.worksheet(), sheet.figures
     whole = Handout(book, answers=edition == "instructor")
     return whole.markdown(), whole.figures
