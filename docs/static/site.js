@@ -46,7 +46,7 @@ function indentLines() {
 function labelCells() {
   for (const table of document.querySelectorAll(".bd-article table:not(#facts)")) {
     const [head, ...rows] = table.rows;
-    if (!head || head.cells.length < 4) continue;
+    if (!head || head.cells.length < 3) continue;
     table.classList.add("listed");
     for (const row of rows) {
       for (const [at, cell] of [...row.cells].entries()) {
@@ -134,5 +134,7 @@ function pickSilhouettes() {
   buttons.forEach((button, at) => { button.onclick = () => pick(at, true); });
   if (!buttons.length) return;
   pick(3, false);
-  addEventListener("load", () => pick(3, false));  // now the frames are there, too
+  addEventListener("load", () => {  // now the frames are there, too
+    if (loops[3].hidden === false) pick(3, false);
+  });
 }

@@ -14,8 +14,8 @@ def held_graphs(history: History) -> Iterator[Finding]:
     """Graphs that are kept longer than for their own backward call.
 
     Symptom: Memory grows with N, or from batch to batch.
-    Cause: Backward is called once on a sum of losses, or something keeps the losses, so activations of several micro-
-        batches are in memory together.
+    Cause: Backward is called once on a sum of losses, or something keeps the losses, so activations of several
+        micro-batches are in memory together.
     Fix: Call backward on each micro-batch; log .item() or .detach().
     Known problems: Only in the first backward calls are the forward passes behind a sum of losses told apart.
     Wrong:
