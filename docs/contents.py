@@ -22,14 +22,14 @@ TOPICS = {  # of deeper/, by what one asks
     "Theory": ("should_you_accumulate", "noise_scale"),
     "Inside PyTorch": ("gradients_by_hand", "who_writes_grad", "how_the_auditor_knows"),
 }
-NOT_HERE = "Not installed: see Start in README.md, or open the Colab edition."
+NOT_HERE = 'Run pip install -e ".[lab]" beside README.md, then restart here.'
 
 
 def contents() -> dict[Path, str]:
     """README.md and the notebooks, as they should be."""
     books, hosted = read_notebooks(), repository()
     install = f'get_ipython().run_line_magic("pip", "install -q git+https://github.com/{hosted}")'
-    line = install if hosted else f'raise SystemExit("{NOT_HERE}")'
+    line = install if hosted else f"raise SystemExit({NOT_HERE!r})"
     found = {book.path: with_line(book, line) for book in books.values()}
     readme = ROOT / "README.md"
     pattern = r"(<!-- paths -->\n).*(\n<!-- /paths -->)"
