@@ -70,8 +70,9 @@ def without_rooms(app, what, name, thing, options, lines):
 
 def copy_downloads(app, problem):
     for folder in ("handouts", "colab"):
+        shutil.rmtree(app.outdir / folder, ignore_errors=True)
         if (ROOT / "build" / folder).is_dir():
-            shutil.copytree(ROOT / "build" / folder, app.outdir / folder, dirs_exist_ok=True)
+            shutil.copytree(ROOT / "build" / folder, app.outdir / folder)
     if repository():  # from which a downloaded notebook installs the course
         for book in BOOKS.values():
             (app.outdir / "notebooks").mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
 """Writes what stands in more than one file: `python docs/contents.py`.
 
-The list of paths in README.md, between `<!-- paths -->` and `<!-- /paths -->`, is made from the
-notebooks' title cells. The repository's address goes from pyproject.toml into the notebooks' set-up
-cells, which in Colab install the package from there.
+The list of paths in README.md, between `<!-- paths -->` and `<!-- /paths -->`, and the workshop plans
+in docs/instructors.md are made from the notebooks' title cells. The repository's address goes from
+pyproject.toml into the notebooks' set-up cells, which in Colab install the package from there.
 """
 
 import copy
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 
+import plans
 from notebooks import PROJECT, ROOT, Notebook, read_notebooks, reading, repository
 
 MISSING = 'if importlib.util.find_spec("course_utils") is None:\n'  # then one line of the set-up cell says what to do
@@ -18,7 +19,7 @@ TOPICS = {  # of deeper/, by what one asks
     "Memory and precision": ("memory", "checkpoints", "low_precision", "skipped_steps"),
     "Ranks": ("who_divides", "ddp_options", "shards_and_pipelines"),
     "Code": ("frameworks", "hooks", "several_optimizers", "moe"),
-    "Data": ("rewards", "packing", "rewards_and_packing"),
+    "Data": ("rewards", "packing"),
     "Theory": ("should_you_accumulate", "noise_scale"),
     "Inside PyTorch": ("gradients_by_hand", "who_writes_grad", "how_the_auditor_knows"),
 }
@@ -26,15 +27,21 @@ NOT_HERE = 'Run pip install -e ".[lab]" beside README.md, then restart here.'
 
 
 def contents() -> dict[Path, str]:
-    """README.md and the notebooks, as they should be."""
+    """README.md, docs/instructors.md and the notebooks, as they should be."""
     books, hosted = read_notebooks(), repository()
     install = f'get_ipython().run_line_magic("pip", "install -q git+https://github.com/{hosted}")'
     line = install if hosted else f"raise SystemExit({NOT_HERE!r})"
     found = {book.path: with_line(book, line) for book in books.values()}
-    readme = ROOT / "README.md"
-    pattern = r"(<!-- paths -->\n).*(\n<!-- /paths -->)"
-    text = re.sub(pattern, rf"\1{paths(books)}\2", readme.read_text(encoding="utf-8"), flags=re.S)
-    return {readme: text} | {path: nbformat.writes(node) + "\n" for path, node in found.items()}
+    shown = {path: "\n\n".join(plans.parts(path, plans.stops(path, books))) for path in plans.AIMS}
+    pages = [with_part(ROOT / "README.md", "paths", paths(books))]
+    pages += [with_part(ROOT / "docs" / "instructors.md", "plans", "\n\n".join(shown.values()))]
+    return dict(pages) | {path: nbformat.writes(node) + "\n" for path, node in found.items()}
+
+
+def with_part(path: Path, name: str, part: str) -> tuple[Path, str]:
+    """A page's path, and its text with what stands between two comments replaced."""
+    pattern = rf"(<!-- {name} -->\n).*(\n<!-- /{name} -->)"
+    return path, re.sub(pattern, rf"\1{part}\2", path.read_text(encoding="utf-8"), flags=re.S)
 
 
 def with_line(book: Notebook, line: str) -> nbformat.NotebookNode:
@@ -59,7 +66,7 @@ def paths(books: dict[str, Notebook]) -> str:
 
     def links(chosen: list[Notebook]) -> str:
         said = (f"{book.label} {book.title.split(':')[0]}" if book.numbered else book.label for book in chosen)
-        return " · ".join(f"[{text}]({_path(book)})" for text, book in zip(said, chosen, strict=True))
+        return ", ".join(f"[{text}]({_path(book)})" for text, book in zip(said, chosen, strict=True))
 
     hours = round(sum(book.minutes for book in day) / 30) / 2
     return "\n".join(

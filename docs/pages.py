@@ -88,7 +88,7 @@ def inserted(books: dict[str, Notebook]) -> dict[str, str]:
             TREE.format(about, "\n".join(f"course/{book.name}" for book in some))
             for about, some in topics(books).items()
         ),
-        "paths": paths(books),
+        "paths": paths(books).splitlines()[0],
         "quiz": quiz(),
         "rules": _table(
             "rule, what you notice", ((f"[{rule.name}](rules/{rule.name}.md)", rule.symptom) for rule in RULES.values())
@@ -106,7 +106,7 @@ def quiz() -> str:
     """Six loops by their silhouettes: each runs moment by moment, and asks what is wrong with it."""
     bugs = cheatsheet.bugs()
     buttons = "".join(
-        f'<button type="button" aria-controls="loop-{number}" aria-label="Loop {number}">{_drawn(bug, False)}</button>'
+        f'<button type="button" aria-controls="loop-{number}" aria-label="Loop {number}">{_drawn(bug)}</button>'
         for number, bug in enumerate(bugs, start=1)
     )
     loops = (_loop(f"loop-{number}", bug, [bug["name"] for bug in bugs]) for number, bug in enumerate(bugs, start=1))
@@ -134,10 +134,10 @@ def _loop(name: str, bug: dict, names: list[str]) -> str:
     )
 
 
-def _drawn(bug: dict, twin: bool = True) -> str:
+def _drawn(bug: dict) -> str:
     size = f"{silhouettes.WIDTH} {silhouettes.HEIGHT}"
     held = ", ".join(map(str, silhouettes.updates(bug)))
-    drawn = silhouettes.outline(bug, twin).replace("\n", "")
+    drawn = silhouettes.outline(bug).replace("\n", "")
     return f'<svg class="silhouette" role="img" aria-label="updates of {held}" viewBox="0 0 {size}">{drawn}</svg>'
 
 

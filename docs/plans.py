@@ -49,18 +49,22 @@ def timetable(path: str, visited: list[Stop]) -> list[tuple[int, int, str]]:
 
 
 def plan(path: str, visited: list[Stop]) -> str:
+    return div("plan", *parts(path, visited))
+
+
+def parts(path: str, visited: list[Stop]) -> list[str]:
+    """A plan's heading, what it is for, and its table."""
     rows = timetable(path, visited)
     exercises = sum(reading(book, sections).exercises for book, sections in visited)
     share = exercises / (rows[-1][1] - START)
     table_ = table([["from", "to", "min", "what"]])
     for begin, end, what in rows:
         table_ += f"\n| {_time(begin)} | {_time(end)} | {end - begin} | {what} |"
-    return div(
-        "plan",
+    return [
         f"## {path}: {_time(START)} to {_time(rows[-1][1])}",
         f"{AIMS[path]} Exercises take {share:.0%} of the time.",
         table_,
-    )
+    ]
 
 
 def _time(minutes: int) -> str:

@@ -26,7 +26,7 @@ text {{ font: bold 19px sans-serif; fill: {0}; }}
 .held {{ text-anchor: middle; stroke: {4}; stroke-width: 4; paint-order: stroke; }}"""
 
 
-def outline(bug: dict, twin: bool = True) -> str:
+def outline(bug: dict) -> str:
     """The norm of `.grad` over a buggy loop's micro-batches, over its fixed twin's, in elements of SVG."""
     tallest = 1.35 * max(norm for _, norm, *_ in bug["buggy"] + bug["fixed"])  # with room for a number above
 
@@ -38,7 +38,7 @@ def outline(bug: dict, twin: bool = True) -> str:
         return f"M0 {HEIGHT}{''.join(f'H{x}V{y}' for x, y in places)}H{WIDTH}"
 
     drawn = [f'<path class="buggy" d="{stairs(bug["buggy"])}V{HEIGHT}z"/>']
-    drawn += [f'<path class="fixed" d="{stairs(bug["fixed"])}"/>'] * twin
+    drawn += [f'<path class="fixed" d="{stairs(bug["fixed"])}"/>']
     for k, norm, kind, held in bug["buggy"]:
         if kind == "step":
             x, y = at(k, norm)

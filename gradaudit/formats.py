@@ -107,9 +107,11 @@ def as_text(report: "Report", width: int, colour: bool = False, before: str = ""
         lines += ["", f"{paint(head, level, colour)}  {place if fits else ''}".rstrip()]
         lines += [] if fits else [f"    {place}"]
         lines += _code(where, level, rule, width, colour)
-        for finding in same:
+        same = list(same)
+        for finding, following in zip(same, [*same[1:], None], strict=True):
             lines += lines_of(report.sentence(finding), width, "  ")
-            fix = lines_of(f"fix: {as_clause(finding.fix)}", width, "  ", "       ") if finding.fix else []
+            is_last = following is None or following.fix != finding.fix  # of those with this fix
+            fix = lines_of(f"fix: {as_clause(finding.fix)}", width, "  ", "       ") if finding.fix and is_last else []
             lines += [paint(line, "fix", colour) for line in fix]
         lines += lines_of(f"more: gradaudit --explain {rule}", width, "  ", "        ")
     return "\n".join([*lines, "", *lines_of(report.conclusion(), width)])

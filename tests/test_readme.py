@@ -41,7 +41,8 @@ def code(kind: str) -> str:
 
 def test_in_how_many_loops_the_loss_falls_is_what_notebook_11_measures():
     shown = next(shown for shown in NOTEBOOKS["11_pitfalls"].displays("reveal") if "loops with a" in shown["question"])
-    assert f"{re.search('of ([0-9]+) loops', shown['question'])[1]} loops from public bug reports have wrong" in README
+    loops = re.search("of ([0-9]+) loops", shown["question"])[1]
+    assert f"{loops} loops, rebuilt from public bug reports, have wrong updates" in README
     assert f"in {re.match('It falls in ([0-9]+)', shown['because'])[1]} of them the loss still falls" in README
 
 

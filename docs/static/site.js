@@ -127,7 +127,7 @@ function pickSilhouettes() {
     const position = frame.document.getElementById("position");
     if (play) frame.document.getElementById("play").click();
     else if (position) {
-      position.value = position.max;  // at first, all that the ledger tells
+      position.value = Math.round(position.max / 2);  // at first, what the ledger tells in mid-run
       position.dispatchEvent(new Event("input"));
     }
   };

@@ -66,6 +66,9 @@ class Scaling:
 
     def _before_update(self, scaler: GradScaler) -> None:
         self.observer.look()
+        states = getattr(scaler, "_per_optimizer_states", {}).values()
+        if scaler.is_enabled() and not any(state["found_inf_per_device"] for state in states):  # PyTorch will refuse
+            self.history.refused = where(), "update() came without a step() or an unscale_() before it"
         for ledger in self.observer.active:
             other = ledger.scaler is not None and ledger.scaler() is not scaler
             if scaler.is_enabled() and ledger.unused and ledger.scaled != 1 and not other:

@@ -11,10 +11,10 @@ from gradaudit.rules.rule import ADVICE, Finding, by_framework, finding, rule
 def clipped(history: History) -> Iterator[Finding]:
     """Norms that are limited before a window's gradient is complete, or while it holds the scaler's factor.
 
-    Symptom: N norms per update, or norms of max_norm / scale.
+    Symptom: N norms per update; or norms thousands of times too large, which a GradScaler's factor is still in.
     Cause: A norm is limited before the window's gradient is complete, or while it holds the scaler's factor, so it
         isn't the update's norm.
-    Fix: Clip once per window: last backward, unscale_(), clip, step.
+    Fix: Clip once per window: last backward, scaler.unscale_(optimizer) if there is a GradScaler, clip, step.
     Known problems: Clipping by a function of the script's own isn't seen.
     Wrong:
         for x, y in window:
@@ -47,6 +47,8 @@ def clipped(history: History) -> Iterator[Finding]:
         if kind == "clip inside":
             own = "clip under `if accelerator.sync_gradients:`, with accelerator.clip_grad_norm_()"
             fix = by_framework(history, update.ledger, clip.where, accelerate=own) or fix
+        elif kind == "clip scaled" and clip.after == n:
+            fix = "call scaler.unscale_(optimizer) before the clip"
         numbers = {"norm": clip.norm, "after_backward_calls": clip.after, "window": n, "scale": clip.scaled}
         yield finding(update.ledger, clip.where, f"gradients are clipped {when[kind]}", [update], fix=fix, **numbers)
     empty = [u.clips[0] for u in history.updates if u.clips and all(clip.got_nothing for clip in u.clips)]

@@ -42,7 +42,7 @@ def left_over(history: History) -> Iterator[Finding]:
         if calls := ledger.left_over:
             where = next((condition_of(update.where) for update in ledger.updates[-1:]), None) or calls[-1].where
             last = count_noun(len(calls), "backward call").removeprefix("1 ")
-            text = f"no step used the gradients of its last {last}"
+            text = f"no step used the gradients of the last {last}"
             fix, reasons = _fix(history, ledger, calls, where), _reasons(history, ledger, calls)
             yield finding(ledger, where, text, reasons=reasons, fix=fix, backward_calls=len(calls))
     for ledger in history.stepped if not history.declared else ():
@@ -50,7 +50,7 @@ def left_over(history: History) -> Iterator[Finding]:
             window, n = over
             seen = len(window.epochs) > 1
             text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {window.size - n} more "
-            text += f"than others: they were left over at {'' if seen else 'apparently '}an epoch's end"
+            text += f"than others: they were {'' if seen else 'apparently '}left over at an epoch's end"
             where = condition_of(window.where) or window.where
             reasons = () if seen else why_of_another_size(ledger, window, n)
             yield finding(ledger, where, text, [window], reasons, size=window.size, usual=n)

@@ -36,7 +36,7 @@ def scaled(history: History) -> Iterator[Finding]:
     """
     if history.refused and history.failed:
         where, text = history.refused
-        fix = "call update() once for each unscale_(), also where the step is skipped"
+        fix = "per window, call unscale_(), step() and update() once each; update() also where step() is skipped"
         yield finding(None, where, f"the scaler refused a call, which ended the script: {text}", fix=fix)
     for ledger in history.stepped:
         for update in ledger.updates:

@@ -65,8 +65,10 @@ def _means_of_means(
     """The most unequal window is the evidence."""
     update, column = max(uneven, key=lambda each: _spread(each[1]))
     weights = [term.per_item * sum(column.counts) / column.share for term in column.terms]
-    text = f"micro-batches of {_listed(column.counts)} samples or tokens count alike, which is "
-    text += f"{_listed(weights, '.2g')} times what they should"
+    by_count = sorted(zip(column.counts, weights, strict=True))
+    (few, much), (many, little) = by_count[0], by_count[-1]
+    text = f"micro-batches of {_listed(column.counts)} samples or tokens count alike, so each of the {few:g} counts "
+    text += f"{much:.2g} times what it should, and each of the {many:g} {little:.2g} times"
     level, reasons = ERROR, list(why_added_up([u for u in updates if u.size == len(column.terms)]))
     if any(term.by_class for _, column in uneven for term in column.terms):
         level, reasons = ADVICE, ["classes have weights, so a mean of means may be chosen"]
@@ -79,8 +81,8 @@ def _means_of_means(
     return finding(ledger, where, text, [update], reasons, level=level, fix=fix, windows=len(uneven))
 
 
-def _listed(numbers: list[float], form: str = "g") -> str:
-    return ", ".join([*(format(number, form) for number in numbers[:_SHOWN]), *["..."] * (len(numbers) > _SHOWN)])
+def _listed(numbers: list[float]) -> str:
+    return ", ".join([*(f"{number:g}" for number in numbers[:_SHOWN]), *["..."] * (len(numbers) > _SHOWN)])
 
 
 def _spread(column: Column) -> float:
