@@ -23,6 +23,7 @@ PATCHED = [
     (nn.Module, "zero_grad"),
     (nn.Module, "__setstate__"),
     (nn.utils, "clip_grad_value_"),
+    (nn.utils, "clip_grads_with_norm_"),
     (clip_grad, "_clip_grads_with_norm_"),
     (clip_grad, "clip_grad_value_"),
     (DistributedDataParallel, "forward"),

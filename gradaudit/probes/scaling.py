@@ -29,7 +29,9 @@ class Scaling:
         observer.patch(GradScaler, "unscale_", self._around_unscale)
         observer.patch(GradScaler, "step", self._around_step)
         observer.patch(GradScaler, "update", before(self._before_update))
-        observer.patch(clip_grad, "_clip_grads_with_norm_", self._around_clip, used_up=True)
+        clips = (clip_grad, "_clip_grads_with_norm_"), (nn.utils, "clip_grads_with_norm_")
+        for owner, name in clips:  # the first is what clip_grad_norm_ calls
+            observer.patch(owner, name, self._around_clip, used_up=True)
         for owner in (clip_grad, nn.utils):
             observer.patch(owner, "clip_grad_value_", self._around_clip, used_up=True)
 

@@ -7,13 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import get_total_norm
 from torch.optim import SGD
 
 from course_utils import record
 from gradaudit import audit
 from gradaudit.observe.ledger import Kept
-from runs import data, net, train, update, with_sgd
+from runs import data, net, scaled_steps, train, update, with_sgd
 
 
 def test_the_audit_keeps_no_model_alive():
@@ -85,3 +87,24 @@ def test_an_optimizer_from_before_is_found_wherever_it_is_kept(kind):
             F.cross_entropy(model(x), y).backward()
     assert [each.name for each in report.history.ledgers if each.left_over] == [kind.__name__]
     assert kept() is not None
+
+
+@pytest.mark.parametrize("each_micro_batch", [True, False])
+def test_a_clip_by_a_norm_that_was_measured_before_is_seen_as_torchtitan_calls_it(each_micro_batch):
+    model, optimizer = with_sgd()
+    with audit() as report:
+        for number, (x, y) in enumerate(data(), start=1):
+            (F.cross_entropy(model(x), y) / 4).backward()
+            if each_micro_batch or number % 4 == 0:
+                norm = get_total_norm(p.grad for p in model.parameters())
+                nn.utils.clip_grads_with_norm_(model.parameters(), 0.1, norm)
+            if number % 4 == 0:
+                update(optimizer)
+    assert report.rules == ["clip-timing"] * each_micro_batch
+
+
+def test_a_scalers_update_without_a_step_before_it_is_named_as_what_ended_the_script():
+    with pytest.raises(AssertionError, match="No inf checks"), audit() as report:
+        scaled_steps(n=4, before_the_step=lambda model, optimizer, scaler: scaler.update())
+    assert report.rules == ["scaler-timing"]
+    assert "update() came without a step() or an unscale_() before it" in str(report).replace("\n  ", " ")
