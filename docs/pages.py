@@ -253,14 +253,14 @@ def rule_page(rule: Rule) -> str:
     """A rule of the auditor, with the public bugs that it finds, each as a change that fixes it."""
     specimens = [specimen for specimen in ZOO.values() if specimen.rule == rule.name]
     levels = " or ".join(sorted({specimen.level for specimen in specimens}, key=LEVELS.index)) or "error"
-    parts = [f"# {rule.name}", f"**Severity: {levels}.** {rule.symptom}"]
+    parts = [f"# {rule.name}", f"Severity: **{levels}**", "## Symptom", rule.symptom]
     for title in ("cause", "fix", "known_problems"):
         parts += [f"## {title.capitalize().replace('_', ' ')}", getattr(rule, title)]
     if specimens:
         parts += ["## What the auditor prints", "Of the first loop below:", f"~~~text\n{_report(specimens[0])}\n~~~"]
         parts += ["## Reported in public"]
     for specimen in specimens:
-        parts += [f"### {specimen.source}", f"{specimen.what} ([report]({specimen.url}))", _fixed(specimen)]
+        parts += [f"### [{specimen.source}]({specimen.url})", specimen.what, _fixed(specimen)]
     return "\n\n".join(parts) + "\n"
 
 
