@@ -32,16 +32,19 @@ def contents() -> dict[Path, str]:
     install = f'get_ipython().run_line_magic("pip", "install -q git+https://github.com/{hosted}")'
     line = install if hosted else f"raise SystemExit({NOT_HERE!r})"
     found = {book.path: with_line(book, line) for book in books.values()}
-    shown = {path: "\n\n".join(plans.parts(path, plans.stops(path, books))) for path in plans.AIMS}
+    shown = [f"{part}\n" for path in plans.AIMS for part in plans.parts(path, plans.stops(path, books))]
     pages = [with_part(ROOT / "README.md", "paths", paths(books))]
-    pages += [with_part(ROOT / "docs" / "instructors.md", "plans", "\n\n".join(shown.values()))]
+    pages += [with_part(ROOT / "docs" / "instructors.md", "plans", "\n".join(["", *shown]))]
     return dict(pages) | {path: nbformat.writes(node) + "\n" for path, node in found.items()}
 
 
 def with_part(path: Path, name: str, part: str) -> tuple[Path, str]:
     """A page's path, and its text with what stands between two comments replaced."""
     pattern = rf"(<!-- {name} -->\n).*(\n<!-- /{name} -->)"
-    return path, re.sub(pattern, rf"\1{part}\2", path.read_text(encoding="utf-8"), flags=re.S)
+    text, found = re.subn(pattern, rf"\1{part}\2", path.read_text(encoding="utf-8"), flags=re.S)
+    if not found:
+        raise ValueError(f"{path} must hold <!-- {name} --> and <!-- /{name} -->, with a line between them")
+    return path, text
 
 
 def with_line(book: Notebook, line: str) -> nbformat.NotebookNode:

@@ -11,7 +11,7 @@ from gradaudit.rules.rule import ADVICE, Finding, by_framework, finding, rule
 def clipped(history: History) -> Iterator[Finding]:
     """Norms that are limited before a window's gradient is complete, or while it holds the scaler's factor.
 
-    Symptom: N norms per update; or norms thousands of times too large, which a GradScaler's factor is still in.
+    Symptom: N norms per update; or, with a GradScaler, norms thousands of times too large: its factor is in them.
     Cause: A norm is limited before the window's gradient is complete, or while it holds the scaler's factor, so it
         isn't the update's norm.
     Fix: Clip once per window: last backward, scaler.unscale_(optimizer) if there is a GradScaler, clip, step.
