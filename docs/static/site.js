@@ -96,6 +96,7 @@ function askPredictions() {
         }
         verdict.append(...coded(option.textContent === correct ? "That's it." : `No: ${correct}. ${why ?? ""}`));
         fold.open = true;
+        show();
       };
     }
   }
