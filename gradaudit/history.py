@@ -305,9 +305,7 @@ class History:
         calls: All backward calls; of a long run, as of its updates, the first and the last.
         declared: From which update on, counted over all optimizers, how many micro-batches a window is to hold.
         by_framework: A framework's name, and how many micro-batches it was told that a window is to hold.
-        unused_losses: Of those that no backward call reaches: name, place, before how many updates it was there.
-        left_out: Where losses go back from one line alone, and not all: the place, how many did, of how many.
-        losses: How many losses with a graph PyTorch's functions made.
+        losses: That PyTorch's functions made with a graph, of each line: its place, how many went back, of how many.
         unowned: How many parameters of a model have gradients that nothing is seen to use, and where they first came.
         unowned_shapes: Of these parameters.
         grads: Calls of `torch.autograd.grad`.
@@ -326,9 +324,7 @@ class History:
     updates_made: int = 0
     declared: list[tuple[int, int]] = field(default_factory=list)
     by_framework: tuple[str, int] | None = None
-    unused_losses: list[tuple[str, str, int]] = field(default_factory=list)
-    left_out: tuple[Place, int, int] | None = None
-    losses: int = 0
+    losses: list[tuple[Place, int, int]] = field(default_factory=list)
     unowned: tuple[int, str] = (0, "")
     unowned_shapes: Counter = field(default_factory=Counter)
     grads: int = 0

@@ -100,13 +100,6 @@ def _computed(call: Place, counts: Callable[[ast.stmt], object]) -> Place:
     return _at(call, max([each for each in lines if each < line], default=line))
 
 
-def assigned(at: Place, name: str) -> Place:
-    """Where a variable was assigned last in the function that a line belongs to; else the line itself."""
-    tree, line = place(at)
-    lines = [] if tree is None else _assignments(_surroundings(tree, line)[0], line, {name}, lambda _: True)
-    return _at(at, max([each for each in lines if each <= line] or lines, default=line))
-
-
 def _assignments(function: ast.AST, line: int, names: set[str], counts: Callable[[ast.stmt], object]) -> list[int]:
     """The lines of the statements that assign any of these variables, if they count.
 

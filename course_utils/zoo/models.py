@@ -5,6 +5,7 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
@@ -69,8 +70,8 @@ def second_loss_left_out(model, optimizer) -> Losses:
     """Computes a second loss for every batch, and leaves it out of the total: nothing learns from
     it."""
     for images, labels in 2 * digit_batches(8):
-        loss = cross_entropy(model(images), labels)
-        loss_moved = cross_entropy(model(images.roll(1, dims=1)), labels)
+        loss = functional.cross_entropy(model(images), labels)
+        loss_moved = functional.cross_entropy(model(images.roll(1, dims=1)), labels)
         total = loss
         optimizer.zero_grad()
         total.backward()

@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradaudit.callsite import Place, caller_location, is_users, where
 from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedLedger, AuditedUpdate, History
-from gradaudit.observe.gradients import Gradients, is_zero, local, tensors_in
+from gradaudit.observe.gradients import Gradients, is_zero, local
 from gradaudit.observe.ledger import Zeroing, last
 from gradaudit.observe.observer import Listener, Observer, after, before
 from gradaudit.observe.samples import REAL
@@ -29,13 +29,10 @@ from gradaudit.probes.frameworks import declared
 from gradaudit.probes.graphs import Graphs
 from gradaudit.probes.losses import number
 from gradaudit.probes.made import MadeLosses
-from gradaudit.probes.named import NamedLosses
 from gradaudit.probes.ranks import Ranks
 from gradaudit.probes.scaling import Scaling
 from gradaudit.probes.schedules import Schedules
 
-_PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
-_NAMED_EVERY = 32  # backward calls, after the first ones, before which the losses with names are looked at
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _LOOKED_AT = 3  # parameters that are read at the end
 _SAMPLED_UPDATES = 3  # of an optimizer, at most, before which some numbers are compared
@@ -60,7 +57,7 @@ class Auditor(Listener):
         self.by_hand = UpdatesByHand(observer, self.history)
         self.graphs = Graphs(self.key, observer, self.by_hand.find)
         self.scaling, self.schedules, self.ranks = Scaling(observer, self.history), Schedules(observer), Ranks(observer)
-        self.named, self.made = NamedLosses(self.key), MadeLosses(self.key, observer)
+        self.made = MadeLosses(self.key, observer)
         observer.undo.callback(observer.guard(self._finish))
         self.made_at: WeakKeyDictionary[Optimizer, Place] = WeakKeyDictionary()
         observer.patch(Optimizer, "__init__", before(self._note_optimizer))
@@ -68,15 +65,12 @@ class Auditor(Listener):
         observer.patch(BaseProcess, "start", after(self._note_process))
         observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
 
-    def _around_grad(self, outputs=(), *args, **kwargs) -> Generator:
-        """A loss may be used by `autograd.grad` before the backward call, or without one."""
-        self.history.grads += 1
-        if self.history.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
-            self.graphs.mark(tensors_in(outputs))
-        yield
-
     def _note_optimizer(self, optimizer: Optimizer) -> None:
         self.made_at[optimizer] = where()
+
+    def _around_grad(self, *_, **__) -> Generator:
+        self.history.grads += 1
+        yield
 
     def _note_process(self, _: object) -> None:
         self.history.processes += 1
@@ -84,8 +78,7 @@ class Auditor(Listener):
     def _finish(self) -> None:
         self.history.calls = self.history.calls.trimmed()
         self.history.cut_short, self.history.by_framework = self.epochs.cut_short, declared()
-        self.history.unused_losses, self.history.left_out = self.named.unused(), self.made.left_out()
-        self.history.losses = self.made.made
+        self.history.losses = self.made.counts()
 
     def overlapped(self) -> None:
         self.history.overlapping = True
@@ -108,8 +101,6 @@ class Auditor(Listener):
             return call
         self.graphs.look(call, roots, alone and not given, not self.received_by)
         self.received_by = 0
-        if call.number <= PROBED_GRAPHS or call.number % _NAMED_EVERY == 0:
-            self.named.look(self.history.updates_made)
         return call
 
     def received(self, ledger: AuditedLedger, call: AuditedCall) -> None:

@@ -57,11 +57,6 @@ class Graphs:
             call.graphs = len(losses) if len(set(losses)) == 1 else 1
         self._look_for_passes(call, nodes)
 
-    def mark(self, roots: list[Tensor]) -> None:
-        """Something else than a backward call goes through what is below `roots`."""
-        for node, _ in (loss for root in roots for loss in find_losses(root.grad_fn, count=False)[0]):
-            node.metadata.setdefault(self.key, Mark())
-
     def _walk(self, roots: list[Tensor], way: tuple[str, int]) -> None:
         self.walked[way] += 1
         reached, trains_batchnorm = leaves(roots)

@@ -45,10 +45,6 @@ class MadeLosses:
             went_back.append(False)
             loss.grad_fn.register_prehook(self.observer.guard(lambda _: went_back.__setitem__(index, True)))
 
-    def left_out(self) -> tuple[Place, int, int] | None:
-        """Where losses go back from one line alone, and not all: the place, how many did, and of how many.
-
-        Beside other losses, one may have its turn only now and then, as a generator's or a penalty's.
-        """
-        counts = [(where, sum(went), len(went)) for where, went in self.sites.values() if any(went)]
-        return counts[0] if len(counts) == 1 and counts[0][1] < counts[0][2] else None
+    def counts(self) -> list[tuple[Place, int, int]]:
+        """Of each line: the place, how many of its losses went back, and of how many."""
+        return [(where, sum(went), len(went)) for where, went in self.sites.values()]

@@ -176,7 +176,7 @@ FAULTS = [  # where, in which call, and whether only when it has done what it do
     (Ranks, "_around_forward", 1, False), (Observer, "_before_step", 3, True),
     (Observer, "_receive", 3, False), (Observer, "_around_backward", 3, True), (Observer, "_look_at", 3, False),
     ("gradaudit.probes.graphs", "leaves", 1, False), ("gradaudit.probes.graphs", "watch_terms", 3, False),
-    ("gradaudit.history", "sample", 1, False), ("gradaudit.probes.named", "_named_tensors", 1, False),
+    ("gradaudit.history", "sample", 1, False), ("gradaudit.probes.made", "caller_location", 1, False),
 ]  # fmt: skip
 
 

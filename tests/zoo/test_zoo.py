@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.utils import clip_grad_norm_
@@ -88,6 +89,7 @@ def are_those_of_large_batches(specimen, loop, monkeypatch):
         window.clear()
 
     monkeypatch.setattr(module, "cross_entropy", keep_targets)
+    monkeypatch.setattr(functional, "cross_entropy", keep_targets)
     monkeypatch.setattr(module, "clip_grad_norm_", keep_limit, raising=False)
     handles = [register_module_forward_pre_hook(keep_inputs), register_optimizer_step_pre_hook(compare)]
     try:
