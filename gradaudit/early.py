@@ -1,4 +1,4 @@
-"""What the command does before a script has ended: says the first certain error at once, and may end the script."""
+"""What the command does before a script has ended, as a backward call begins: every step before it is complete."""
 
 import sys
 from collections.abc import Collection
@@ -18,7 +18,7 @@ _LASTING = "stale-gradients", "clip-timing", "scaler-timing"  # rules that judge
 
 
 class EarlyAuditor(Auditor):
-    """An auditor that acts while the script runs.
+    """An auditor that says the first certain error while the script runs, and may end the script.
 
     Args:
         limit: After how many updates, of all optimizers, it ends the script, as `sys.exit()` does; None if never.
@@ -34,21 +34,15 @@ class EarlyAuditor(Auditor):
         self.look_at = 8  # updates; then 64, 512, ...
 
     def backward_begins(self, *args) -> Call:
-        self._end_if_due()  # steps that were made by hand, or inside the last backward call, are complete now
-        return super().backward_begins(*args)
-
-    def step_ended(self) -> None:
-        if self.history.updates_made >= self.look_at and not self.history.overlapping:
+        made = self.history.updates_made
+        if made >= self.look_at and not self.history.overlapping:
             self.look_at *= 8
             with suppress(Exception):  # a rule that fails does so at the end as well, and the report says it
                 self._say_first_error()
-        if self.limit < inf and not (self.observer.running or any(ledger.depth for ledger in self.observer.active)):
-            self._end_if_due()
-
-    def _end_if_due(self) -> None:
-        if self.history.updates_made >= self.limit:
+        if made >= self.limit:
             self.has_ended = True
             raise SystemExit  # goes through the guard, and through the script's `except Exception`
+        return super().backward_begins(*args)
 
     def _say_first_error(self) -> None:
         # what looks like a step by hand may turn out to be none

@@ -62,9 +62,6 @@ class Listener:
     def stepped(self, ledger: OptimizerLedger, update: Update) -> None:
         """An optimizer uses what it holds, or has used it if it called a closure."""
 
-    def step_ended(self) -> None:
-        """A step is complete, and the script goes on after it: in an optimizer's own step, if that has called it."""
-
     def ended(self, ledger: OptimizerLedger) -> None:
         """The ledger's optimizer has died, or the block ends."""
 
@@ -374,7 +371,6 @@ class Observer:
             self.look()
             self.step(ledger)
             ledger.calls_closure = False
-        self.listener.step_ended()
 
     def step(self, ledger: OptimizerLedger, skipped: bool = False) -> None:
         gradients = ledger.gradients

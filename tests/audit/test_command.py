@@ -234,7 +234,7 @@ INSIDE = "other.bias.register_post_accumulate_grad_hook(lambda _: second.step())
 @pytest.mark.parametrize(
     ("kind", "step", "last"),
     [
-        ("SGD", APART, 2),  # what the second optimizer would use is left over
+        ("SGD", APART, 3),  # the second optimizer makes its step, too
         ("LBFGS", "first.step(go_back); second.step(go_back)", 2),
         ("SGD", INSIDE, 5),  # the backward call ends first
     ],
