@@ -40,7 +40,8 @@ class Graphs:
             known: Whether that is a single number, with a gradient of 1.
             again: The last call brought gradients to nobody known, so it is looked once more for leaves.
         """
-        call.alive = len({mark.call for mark in self.losses})
+        if not call.number & (call.number - 1):  # now and then: it takes as long as there are losses
+            call.alive = len({mark.call for mark in self.losses})
         watched = (watch_terms(root, self.key, call, self.observer.probe, self.losses, known) for root in roots)
         losses = [loss for each in watched for loss in each]
         way = call.line, len(losses)  # one line may take more losses along later, as where a critic joins in
