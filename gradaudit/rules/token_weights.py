@@ -93,5 +93,6 @@ def _spread(column: Column) -> float:
 def _a_data_set_ends(uneven: list[tuple], windows: int) -> bool:
     """Whether the last batch of a data set is short, which comes once in an epoch, or not in all windows."""
     alone = all(sum(count < max(column.counts) for count in column.counts) == 1 for _, column in uneven)
-    epochs = [update.fresh[-1].epoch for update, _ in uneven]
+    short = [(update.micro_batches, column.counts.index(min(column.counts))) for update, column in uneven]
+    epochs = [calls[min(place, len(calls) - 1)].epoch for calls, place in short]  # one call may take all along
     return alone and (len(uneven) < windows if None in epochs else len({*epochs}) == len(epochs))

@@ -1,23 +1,34 @@
 """The rules as such, windows inferred and declared, and what one process says of ranks."""
 
+from itertools import chain
+
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from gradaudit import audit
 from runs import data, found, in_windows, mean, scaled_steps, train, update, with_sgd
 
 
+def of_sizes(*sizes):
+    return [pair for size in sizes for pair in data(1, size)]
+
+
+LOADER = DataLoader(TensorDataset(torch.randn(37, 3), torch.randint(2, (37,))), 4)
+
+
 @pytest.mark.parametrize(
-    ("sizes", "level"),
+    ("batches", "level"),
     [
-        ((4, 4, 4, 2, 4, 4, 4, 4), "advice"),
-        ((4, 4, 4, 8) * 3, "error"),
+        (of_sizes(4, 4, 4, 2, 4, 4, 4, 4), "advice"),
+        (of_sizes(*(4, 4, 4, 8) * 3), "error"),
+        (chain(*[LOADER] * 4), "advice"),  # an epoch ends in the middle of a window, the next at a window's end
     ],
 )
-def test_a_data_sets_short_last_batch_is_only_worth_advice(sizes, level):
+def test_a_data_sets_short_last_batch_is_only_worth_advice(batches, level):
     model, optimizer = with_sgd()
     with audit() as report:
-        for k, size in enumerate(sizes, start=1):
-            ((x, y),) = data(1, size)
+        for k, (x, y) in enumerate(batches, start=1):
             mean(model(x), y, 4).backward()
             if k % 4 == 0:
                 update(optimizer)
