@@ -67,7 +67,6 @@ def _parse(arguments: list[str] | None, of_rank: str) -> argparse.Namespace:
     add("--fail-on", metavar="LEVEL", help="exit with 1 from error (default), undecided or advice on")
     add("--output-format", metavar="FORMAT", default="text", choices=_FORMATS, help=", ".join(_FORMATS))
     add("--output", type=Path, metavar="FILE", help="write this format to FILE, and print text")
-    add("--json", type=Path, metavar="FILE", help="also write the findings to FILE")
     add("--explain", action=_Explain, nargs="?", metavar="RULE", help="explain a rule, or list all, and run nothing")
     add("script", help=argparse.SUPPRESS)
     add("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
@@ -93,12 +92,10 @@ def _problems(options: argparse.Namespace, of_rank: str) -> Iterator[str]:
     level = options.fail_on or "error"
     yield f"--fail-on must be {', '.join(_LEVELS)}, got {level}" * (level not in _LEVELS)
     options.fail_on = _LEVELS[: _LEVELS.index(level) + 1]
-    for name in ("json", "output"):
-        if file := getattr(options, name):
-            file = file.parent.absolute() / f"{file.stem}{of_rank}{file.suffix}"
-            if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-                yield f"cannot write {file}; give --{name} a file in a folder that you may write to"
-            setattr(options, name, file)
+    if file := options.output:
+        options.output = file = file.parent.absolute() / f"{file.stem}{of_rank}{file.suffix}"
+        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+            yield f"cannot write {file}; give --output a file in a folder that you may write to"
 
 
 def _fill_in(options: argparse.Namespace, folder: Path) -> str:

@@ -68,9 +68,9 @@ def _write(report: Report, options: argparse.Namespace, before: str, script_exit
     if options.output_format != "text" and not options.output:
         text = formatted(report, options.output_format, before, script_exit)
     write(f"\n{text}\n", sys.stdout)
-    for file, how in ((options.output, options.output_format), (options.json, "json")):
-        if file:
-            file.write_text(f"{formatted(report, how, before, script_exit)}\n", encoding="utf-8")
+    if options.output:
+        text = formatted(report, options.output_format, before, script_exit)
+        options.output.write_text(f"{text}\n", encoding="utf-8")
 
 
 def _tell_torchrun(what: str) -> None:

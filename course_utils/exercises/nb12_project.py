@@ -44,7 +44,7 @@ def audit_script(script, prediction, arguments=(), limit=300.0):
     path = Path(script).expanduser().absolute()
     with TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
-        command = ["-m", "gradaudit", "--json", report, path, *arguments]
+        command = ["-m", "gradaudit", "--output-format", "json", "--output", report, path, *arguments]
         ended = run_python(*command, title=f"auditing {path.name}", limit=limit)
         said = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {"judged": False}
     _, head, text = ended[1].rpartition("--- audit of ")  # before it is what the script printed

@@ -29,7 +29,7 @@ def test_under_torchrun_a_script_learns_the_same_as_on_ranks_and_each_rank_has_i
     """One run, since each starts three processes that import torch."""
     torch.set_default_dtype(torch.float64)
     expected = two.run(audited_on_ranks.trained, "DDP", 3, "SGD", True)[0][2]
-    command = "-m", "gradaudit", "--json", "report.json", SCRIPT, "parameters.pt"
+    command = "-m", "gradaudit", "--output-format", "json", "--output", "report.json", SCRIPT, "parameters.pt"
     status, output, _ = run_python(*TORCHRUN, *command, **LIMIT, cwd=tmp_path)
     assert status == 1
     assert all(map(torch.equal, expected, torch.load(tmp_path / "parameters.pt")))
