@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import warnings
 from pathlib import Path
 
@@ -27,6 +28,15 @@ def _torch_as_before():
     torch.default_generator.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def _accelerate_is_told_nothing():
+    """What an Accelerator was told outlives it, and the auditor reads it."""
+    yield
+    if state := sys.modules.get("accelerate.state"):
+        state.AcceleratorState._reset_state(True)
+        state.GradientState._reset_state()
 
 
 @pytest.fixture(autouse=True)

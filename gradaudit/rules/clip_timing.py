@@ -44,8 +44,9 @@ def clipped(history: History) -> Iterator[Finding]:
             "clip inside": f"after backward call {clip.after} of a window of {n}",
         }
         fix = None if scaled else "clip once per window: after the last backward, before the step"
-        if kind == "clip inside":
-            own = "clip under `if accelerator.sync_gradients:`, with accelerator.clip_grad_norm_()"
+        if kind == "clip inside" and history.by_framework:
+            own = "inside accelerator.accumulate(), clip under `if accelerator.sync_gradients:`, with "
+            own += "accelerator.clip_grad_norm_()"
             fix = by_framework(history, update.ledger, clip.where, accelerate=own) or fix
         elif kind == "clip scaled" and clip.after == n:
             fix = "call scaler.unscale_(optimizer) before the clip"

@@ -9,8 +9,8 @@ from gradaudit.rules.rule import ADVICE, ERROR, Finding, by_framework, finding, 
 
 _OVERWRITTEN = "zero with set_to_none=False, and fill .grad with zeros before the first window, so it keeps its memory"
 _PREPARE = (
-    "pass the optimizer through accelerator.prepare(): its step() and zero_grad() inside accelerator.accumulate() then "
-    "wait for the end of the window"
+    "pass the optimizer through accelerator.prepare(): its step() and zero_grad(), in this order, inside "
+    "accelerator.accumulate() then wait for the end of the window"
 )
 _PREPARED = (
     "call zero_grad() after step(): inside accelerator.accumulate(), a prepared optimizer zeroes only in the last "
@@ -52,7 +52,8 @@ def discarded(history: History) -> Iterator[Finding]:
             text = f"backward call {over.number} wrote the gradients of {count_noun(over.overwritten, 'parameter')} "
             text += "over what was in .grad, as a CUDA graph does, before it was added"
             yield finding(ledger, over.where, text, fix=_OVERWRITTEN, overwritten=over.overwritten)
-        pairs = [pair for pair in ledger.lost_calls if _counts(history, ledger, *pair)]
+        right = {zeroing for zeroing in ledger.lost if not _counts(history, ledger, zeroing)}
+        pairs = [(zeroing, call) for zeroing, call in ledger.lost_calls if zeroing not in right and _is_finite(call)]
         if pairs:
             lost, where = [call for _, call in pairs], pairs[0][0].where
             text = f"the gradients of {len(lost)} of {count_noun(len(calls), 'backward call')} were zeroed before any "
@@ -61,10 +62,15 @@ def discarded(history: History) -> Iterator[Finding]:
         yield from _not_finite(ledger)
 
 
-def _counts(history: History, ledger: AuditedLedger, zeroing: Zeroing, call: AuditedCall) -> bool:
-    """Whether it isn't what a failed script may have cleaned up at its end, nor zeros, nor from a loss of nan."""
+def _counts(history: History, ledger: AuditedLedger, zeroing: Zeroing) -> bool:
+    """Whether it isn't a failed script's cleaning up at its end, nor of zeros, nor of a whole window with a nan."""
     cleaned_up = history.failed and zeroing.after == ledger.made and zeroing is ledger.lost[-1]
-    return not (cleaned_up or zeroing.were_zeros) and (call.value is None or isfinite(call.value))
+    spoiled = not all(map(_is_finite, zeroing.calls)) and whole_windows(ledger, [zeroing.calls])
+    return not (cleaned_up or zeroing.were_zeros or spoiled)
+
+
+def _is_finite(call: AuditedCall) -> bool:
+    return call.value is None or isfinite(call.value)
 
 
 def _reasons(history: History, ledger: AuditedLedger, pairs: list[tuple]) -> Iterator[str]:
@@ -81,6 +87,8 @@ def _reasons(history: History, ledger: AuditedLedger, pairs: list[tuple]) -> Ite
 
 
 def _fix(history: History, ledger: AuditedLedger, where: str) -> str | None:
+    if not history.by_framework:  # the script counts its windows by itself
+        return None
     if getattr(where, "framework", "") == "accelerate":  # which zeroes for the script
         return _PREPARED
     if any(getattr(update.where, "framework", "") for update in ledger.updates):
@@ -91,7 +99,7 @@ def _fix(history: History, ledger: AuditedLedger, where: str) -> str | None:
 def _not_finite(ledger: AuditedLedger) -> Iterator[Finding]:
     """A micro-batch whose loss was no number, and the first update that was made with it."""
     for update in ledger.filled:
-        bad = [call for call in update.fresh if call.value is not None and not isfinite(call.value)]
+        bad = [call for call in update.fresh if not _is_finite(call)]
         if bad and not update.skipped:
             many = len(update.fresh) - len(bad)
             text = f"backward call {bad[0].number} went back from a loss of {float(bad[0].value):g}, and update "

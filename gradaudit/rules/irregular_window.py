@@ -16,7 +16,7 @@ from gradaudit.rules.rule import Finding, by_framework, finding, made_updates, r
 
 _SHOWN = 9  # sizes around the one that stands out
 _ACCUMULATE = (
-    "pass Accelerator(gradient_accumulation_steps={}), and put each micro-batch into "
+    "pass Accelerator(gradient_accumulation_steps={}) instead of dividing the losses, and put each micro-batch into "
     "`with accelerator.accumulate(model):`, which counts"
 )
 _NESTED = (
@@ -88,7 +88,7 @@ def _not_as_declared(history: History, ledger: AuditedLedger, updates: list[Audi
     if different:
         why, fix = f"{who}: {declared[different[0]]}", None if different == [0] else ""
         nested = len(short) > len(pairs) / 2 and all(meant % size == 0 for size, meant in pairs)
-        fix = _NESTED if who == "told to Accelerate" and nested else fix
+        fix = _NESTED if who == "told to Accelerate" and nested and not ledger.lost_calls else fix
         yield _irregular(ledger, updates, different[0], why, fix=fix)
 
 

@@ -8,6 +8,7 @@ from gradaudit.rules.discarded_gradients import DROPPED_WHOLE, LATER, by_zeroing
 from gradaudit.rules.irregular_window import carried_over, why_of_another_size
 from gradaudit.rules.rule import Finding, by_framework, finding, rule
 
+_COUNT = "pass Accelerator(gradient_accumulation_steps={}) instead of dividing the losses; "
 _PREPARE = (
     "pass the data loader through accelerator.prepare(), and put each micro-batch into "
     "`with accelerator.accumulate(model):`, which also steps at the end of the data; multiply the losses of that "
@@ -57,7 +58,8 @@ def left_over(history: History) -> Iterator[Finding]:
 
 
 def _fix(history: History, ledger: AuditedLedger, calls: list[AuditedCall], where: str) -> str | None:
-    fix, last = by_framework(history, ledger, where, accelerate=_PREPARE), ledger.updates[-1:]
+    own = _PREPARE if history.by_framework else _COUNT.format(history.size(ledger) or "N") + _PREPARE
+    fix, last = by_framework(history, ledger, where, accelerate=own), ledger.updates[-1:]
     if fix is None and last and 2 * len(calls) >= len(history.calls_of(ledger)):  # it is no tail
         fix = f"the last step, on line {last[0].where.rpartition(':')[2]}, came long before the end: let its "
         fix += "condition count micro-batches; a count of updates stands still as soon as no update is made"

@@ -26,7 +26,8 @@ _SHOWN = 6  # numbers of a list
 _ACCUMULATED = re.compile(r"accum|grad(ient)?_?acc", re.I)
 _LOOKED_AT = 3  # windows whose calls are asked about
 COUNT_TOKENS = (
-    "divide the sum over tokens by num_items_in_batch, which the Trainer passes to forward() or compute_loss()"
+    "let forward() take **kwargs, and divide the sum over tokens by num_items_in_batch, which the Trainer then passes "
+    "to it and to compute_loss()"
 )
 _PASS_N = "pass Accelerator(gradient_accumulation_steps={}): accelerator.backward() then divides"
 _SCALE_THE_LAST = (
@@ -34,8 +35,9 @@ _SCALE_THE_LAST = (
     "the data"
 )
 _NOT_DIVIDED = (
-    "the Trainer doesn't divide for a model whose forward() takes **kwargs: use num_items_in_batch in its loss, or set "
-    "model.accepts_loss_kwargs = False"
+    "the Trainer divides neither for a model whose forward() takes **kwargs nor for compute_loss_func: divide the sum "
+    "over tokens by num_items_in_batch; or, for the former, set model.accepts_loss_kwargs = False before the Trainer "
+    "is created"
 )
 _DIVIDES = (
     "the Trainer divides by gradient_accumulation_steps itself: return the plain mean from forward() or compute_loss()"

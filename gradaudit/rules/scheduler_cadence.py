@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from gradaudit.history import AuditedLedger, AuditedUpdate, History, count_noun
 from gradaudit.rules.rule import Finding, by_framework, finding, rule
 
+_PREPARE = (
+    "pass the scheduler through accelerator.prepare(): inside accelerator.accumulate() it then steps with the optimizer"
+)
+
 
 @rule("scheduler-cadence", lambda history: any(each.schedule for each in history.ledgers), "no scheduler was stepped")
 def scheduled(history: History) -> Iterator[Finding]:
@@ -39,8 +43,7 @@ def scheduled(history: History) -> Iterator[Finding]:
         if inside and (len(inside) > 1 or len(inside[0].scheduled) > 1) and not once_per_epoch:
             where, many = inside[0].scheduled[0][1], count_noun(len(updates), "update")
             text = f"the scheduler was stepped inside windows: {count_noun(steps, 'time')} in {many}"
-            own = "pass the scheduler through accelerator.prepare(), which steps it with the optimizer"
-            fix = by_framework(history, ledger, where, accelerate=own)
+            fix = by_framework(history, ledger, where, accelerate=_PREPARE) if history.by_framework else None
             yield finding(ledger, where, text, inside, _reasons(ledger), fix=fix, scheduler_steps=steps)
         elif ledger.schedule is not None:
             yield from _of_another_length(history, ledger, updates)

@@ -34,7 +34,7 @@ def unused_losses(history: History) -> Iterator[Finding]:
             yield finding(None, where, text, level=ADVICE, went_back=went, made=made)
         elif went < made and used == [(where, went, made)]:  # beside others, a loss may have its turn now and then
             reasons = [] if _under_the_steps_test(history, where) else ["the others may be left out on purpose"]
-            fix = "call backward() on each micro-batch's loss: only the step belongs into the condition"
+            fix = "call backward() on each micro-batch's loss, divided by N: only the step belongs into the condition"
             yield finding(None, where, text, reasons=reasons, fix=fix, went_back=went, made=made)
 
 

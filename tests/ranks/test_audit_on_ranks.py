@@ -74,15 +74,15 @@ def test_a_script_that_averages_the_gradients_itself_makes_no_error(two):
 
 
 @pytest.mark.parametrize(
-    ("how", "findings"),
+    ("how", "followed", "fix"),
     [
-        ("the wrapper", []),
-        ("the module itself", [("error", "sync-cadence")]),
-        ("a layer that came later", [("error", "sync-cadence")]),
+        ("the module itself", "the wrapper", "call the wrapper itself, not .module"),
+        ("a layer that came later", "all layers", "wrap the model after all of its layers are there"),
     ],
 )
-def test_what_goes_beside_the_wrapper_is_not_exchanged(two, how, findings):
-    assert two.run(loops.beside_the_wrapper, how) == [findings] * 2
+def test_what_goes_beside_the_wrapper_is_not_exchanged(two, how, followed, fix):
+    assert two.run(loops.beside_the_wrapper, how) == [[("error", "sync-cadence", fix)]] * 2
+    assert two.run(loops.beside_the_wrapper, followed) == [[]] * 2
 
 
 @pytest.mark.parametrize(("whose", "findings"), [("all ranks", []), ("this rank", [("undecided", "token-weights")])])
