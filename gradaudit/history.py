@@ -32,14 +32,9 @@ class Term:
     own: tuple[float | Tensor, ...] = ()  # of a sum: the counts that its own mean could be taken over
     times: tuple[float, ...] = ()  # by which numbers but 1 the script multiplies it, nan for others
     over: tuple[float, ...] = ()  # by which numbers it divides it, in the same way
-    against: tuple[float, ...] | Tensor | None = None  # some numbers of the targets, in the first backward calls
     masked: bool = False  # some targets are left out
+    is_label: bool | Tensor = False  # all of its targets are one number, such as 1 for real
     by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
-
-    @property
-    def targets(self) -> tuple[float, ...]:
-        """Some numbers of what it was compared with; none if that is not known."""
-        return tuple(self.against.tolist()) if isinstance(self.against, Tensor) else self.against or ()
 
     @property
     def coefficient(self) -> float:

@@ -2,7 +2,6 @@
 
 import ast
 import linecache
-import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
@@ -10,13 +9,6 @@ from gradaudit.callsite import Place
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_OF_MICRO_BATCHES = re.compile(
-    r"accum|(\b|_)acc(\b|_|s)|grad(ient)?_?step|aggreg|micro|batch|chunk|window|split|shard|loader|data|mini|"
-    r"iter_?size|update_freq|sub_?div|virtual|islice|"
-    r"\b(x|inputs?|images?|tokens)\b.*\b(y|labels?|targets?)\b",
-    re.I,
-)
-_DRAWS = re.compile(r"^next$|(next|get|load|sample|fetch)_?batch", re.I)
 _OF_A_LOSS = ("loss-scale", "token-weights")  # rules about what a loss is divided by
 
 
@@ -144,20 +136,6 @@ def _at(known: Place, line: int) -> Place:
     return found
 
 
-# A loop that calls backward and doesn't step goes over micro-batches, or over whatever has a loss: agents, scales, the
-# steps of a sequence. What its head says tells.
-
-
-def goes_over_else(call: str, step: str) -> bool:
-    """Whether a loop around the call alone, in one function with the step, doesn't say that it takes micro-batches."""
-    (tree, line), (same, step_line) = place(call), place(step)
-    if tree is None or tree is not same or _surroundings(tree, line)[0] is not _surroundings(tree, step_line)[0]:
-        return False
-    around = _surroundings(tree, step_line)[1]
-    own = [loop for loop in _surroundings(tree, line)[1] if loop not in around]
-    return bool(own) and not any(map(_takes_micro_batches, own))
-
-
 def _surroundings(tree: ast.Module, line: int) -> tuple[ast.AST, list[ast.stmt]]:
     """The innermost function that a line belongs to, and the loops of it in whose bodies it stands."""
     node, function, loops = tree, tree, []
@@ -169,14 +147,6 @@ def _surroundings(tree: ast.Module, line: int) -> tuple[ast.AST, list[ast.stmt]]
         children = (child for child in ast.iter_child_nodes(node) if hasattr(child, "lineno"))
         node = next((child for child in children if child.lineno <= line <= child.end_lineno), None)
     return function, loops
-
-
-def _takes_micro_batches(loop: ast.stmt) -> bool:
-    """Does its head name them, or go in steps through an array, or does its body draw a batch?"""
-    head = [loop.test] if isinstance(loop, ast.While) else [loop.target, loop.iter]
-    steps = any(_name(call.func) == "range" and len(call.args) > 2 for call in _calls(head))
-    draws = any(_DRAWS.search(_name(call.func)) for call in _calls([*head, *loop.body]))
-    return steps or draws or bool(_OF_MICRO_BATCHES.search(" ".join(map(ast.unparse, head))))
 
 
 def _names(parts: Iterable[ast.AST]) -> set[str]:

@@ -5,7 +5,6 @@ rows say what is asked.
 """
 
 import copy
-import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import signature
@@ -86,23 +85,7 @@ def the_courses_loop():
         train_epoch(model, data, lambda model, b: mean(model(b[0]), b[1]), AdamW(model.parameters()), n=4)
 
 
-@said("irregular-window undecided")
-def episodes_of_any_length():
-    for lengths in ([9, 14, 11, 11, 10], [10, 10, 25, 10]):
-        model, optimizer = with_sgd(net())
-        for length in lengths:
-            optimizer.zero_grad()
-            for x, y in batches(length, 1):
-                (-model(x).log_softmax(1)[0, y[0]] * random.random()).backward()
-            optimizer.step()
-
-
 # Losses, several of which are meant to be added up
-
-
-@said("loss-scale undecided")
-def half_a_squared_error_in_windows_of_two():
-    in_windows(lambda out, y, n: F.mse_loss(out[:, 0], y.float()) / 2 / n, [2] * 6, net())
 
 
 @said("loss-scale undecided")
@@ -120,16 +103,6 @@ def real_and_fake_in_a_loop():
         g.zero_grad()
         F.binary_cross_entropy_with_logits(critic(generator(torch.randn(4, 2))), torch.ones(4, 1)).backward()
         g.step()
-
-
-@said("loss-scale undecided", "token-weights undecided")
-def losses_of_several_scales():
-    model, optimizer = with_sgd(net(3, 3))
-    for x, _ in batches(size=8):
-        optimizer.zero_grad()
-        for level in range(3):
-            F.l1_loss(model(x[: 8 >> level]), x[: 8 >> level]).backward()
-        optimizer.step()
 
 
 @said()
@@ -167,21 +140,6 @@ def a_trunk_and_the_value_head_of_another_optimizer():
         of_value.step()
         mean(policy(trunk(x).tanh()), y).backward()
         of_policy.step()
-
-
-@said("discarded-gradients undecided", "leftover-gradients undecided")
-def a_critic_whose_steps_have_not_begun():
-    generator, critic = net(2, 3), net(3, 1)
-    g, d = Adam(generator.parameters()), Adam(critic.parameters())
-    for i, (x, _) in enumerate(batches()):
-        g.zero_grad()
-        out = generator(torch.randn(4, 2))
-        F.mse_loss(out, x).backward()
-        g.step()
-        d.zero_grad()
-        (F.relu(1 - critic(x)).mean() + F.relu(1 + critic(out.detach())).mean()).backward()
-        if i >= 10_000:
-            d.step()
 
 
 @said("orphan-parameters undecided")

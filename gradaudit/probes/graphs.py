@@ -15,6 +15,7 @@ from gradaudit.observe.observer import Observer
 from gradaudit.probes.losses import Mark, children, find_losses, is_leaf, walk, watch_terms
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
+_COUNTED = 500  # calls, the first ones, before each of which the kept losses are counted; then before every 500th
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls
 
 
@@ -40,7 +41,7 @@ class Graphs:
             known: Whether that is a single number, with a gradient of 1.
             again: The last call brought gradients to nobody known, so it is looked once more for leaves.
         """
-        if not call.number & (call.number - 1):  # now and then: it takes as long as there are losses
+        if call.number <= _COUNTED or call.number % _COUNTED == 0:  # it takes as long as there are losses
             call.alive = len({mark.call for mark in self.losses})
         watched = (watch_terms(root, self.key, call, self.observer.probe, self.losses, known) for root in roots)
         losses = [loss for each in watched for loss in each]

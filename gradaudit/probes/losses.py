@@ -23,7 +23,7 @@ _LOSSES = ("NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntrop
            "MultilabelMarginLoss", "KlDiv")  # fmt: skip
 _REDUCTIONS = {1: "mean", 2: "sum"}
 _FAR = 100  # nodes that are looked at in one backward call, at most
-_NUMBERS, _COMPARED = 16, 200  # of a loss's targets, at most, in the first backward calls
+_COMPARED = 200  # backward calls whose targets are looked at
 _DEEP = 10  # nodes below a sum, of which one may hold the mask
 
 
@@ -50,8 +50,8 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, mark
     """
     losses, others = find_losses(root.grad_fn, call.scaled)
     for node, term in losses or others:
-        if term.reduction == "mean" and call.number <= _COMPARED:
-            term.against = _targets(node)
+        if call.number <= _COMPARED:
+            term.is_label = _is_label(node)
         if term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
             call.again, mark.call = mark.call or call.again, call.number
@@ -215,13 +215,10 @@ def _saved(node, *names: str) -> Tensor | None:
     return None
 
 
-def _targets(node) -> tuple[float, ...] | Tensor | None:
-    """The first numbers of the targets of a loss function."""
-    targets = _saved(node, "target")
-    if targets is None:
-        return None
-    numbers = targets.detach().reshape(-1)[:_NUMBERS]
-    return tuple(numbers.tolist()) if numbers.is_cpu else numbers.clone()
+def _is_label(node) -> bool | Tensor:
+    """Whether the targets of a loss function that takes numbers are all the same; a tensor on a GPU, as `number`."""
+    targets = None if node.name().startswith("NllLoss") else _saved(node, "target")
+    return targets is not None and targets.numel() > 1 and (targets == targets.flatten()[0]).all()
 
 
 # Going through the graph of a backward call

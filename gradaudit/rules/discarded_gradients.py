@@ -16,7 +16,6 @@ _PREPARED = (
     "call zero_grad() after step(): inside accelerator.accumulate(), a prepared optimizer zeroes only in the last "
     "micro-batch of a window, and before its backward that drops all the others"
 )
-LATER = "other optimizers made steps, and this one none, which may come later"
 DROPPED_WHOLE = "whole windows were dropped without a step, which may be intended"
 
 
@@ -82,8 +81,6 @@ def _reasons(history: History, ledger: AuditedLedger, pairs: list[tuple]) -> Ite
     used = {call.forward for call in history.calls if ledger in call.users}
     if used.issuperset(call.forward for _, call in pairs):
         yield "another call through the same forward pass reached a step"
-    if not ledger.made and history.stepped:
-        yield LATER
 
 
 def _fix(history: History, ledger: AuditedLedger, where: str) -> str | None:

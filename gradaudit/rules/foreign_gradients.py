@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, Term, count_noun
+from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, count_noun
 from gradaudit.rules.rule import Finding, finding, rule
 
 
@@ -55,8 +55,7 @@ def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Finding | None
     update, calls = mixed[0]
     sites = {call.site for _, calls in mixed for call in calls}
     alone = any(u.fresh and all(c.site in sites and other in c.ledgers for c in u.fresh) for u in ledger.updates)
-    known = [c for _, calls in mixed for c in calls if any(term.targets for term in c.terms)]  # only of the first calls
-    labels = bool(known) and all(any(map(_is_label, call.terms)) for call in known)
+    labels = all(term.is_label for _, calls in mixed for call in calls for term in call.terms)
     certain = not alone and any(_not_meant(call, u, other, labels) for u, calls in mixed for call in calls)
     text = f"update {update.number} of {ledger.name} also holds {count_noun(len(calls), 'backward call')} of "
     text += f"{other.name}'s loss; {len(mixed):,} of {count_noun(len(ledger.updates), 'update')} do"
@@ -70,14 +69,14 @@ def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Finding | None
 def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger) -> bool:
     """Whether a call in a window is of the loss of `other`.
 
-    If a call of this window reaches only this optimizer, it is one that reaches `other`. If none does, it is one that
-    a step had used before this optimizer's last own call, which no other step uses. A call that carries the gradients
-    of others on, as where a loss is taken in shards, has no loss of its own.
+    If a call of this window reaches only this optimizer, it is one that a step of `other` uses. If none does, it is one
+    that a step had used before this optimizer's last own call, which no other step uses. A call that carries the
+    gradients of others on, as where a loss is taken in shards, has no loss of its own.
     """
     if call.carries_on or (other, update.ledger) in call.above:  # it goes through the other's parameters to these
         return False
     if any(own.ledgers == (update.ledger,) for own in update.fresh):
-        return other in call.ledgers
+        return other in call.users
     return _used_before(call, update, other)
 
 
@@ -91,10 +90,6 @@ def _not_meant(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger, l
     if (update.ledger, other) in call.above:
         return _used_before(call, update, other) or labels
     return _used_before(call, update, other) and not own_alone
-
-
-def _is_label(term: Term) -> bool:
-    return not term.name.startswith("Nll") and len(term.targets) > 1 and len(set(term.targets)) == 1
 
 
 def _used_before(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger) -> bool:

@@ -4,7 +4,7 @@ Several sizes are those of correct loops: a short window where an epoch ends, th
 shrink, and windows whose losses are weighted by what they hold. What remains stands out.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from math import isclose
 from typing import NamedTuple
@@ -89,7 +89,7 @@ def _not_as_declared(history: History, ledger: AuditedLedger, updates: list[Audi
         why, fix = f"{who}: {declared[different[0]]}", None if different == [0] else ""
         nested = len(short) > len(pairs) / 2 and all(meant % size == 0 for size, meant in pairs)
         fix = _NESTED if who == "told to Accelerate" and nested and not ledger.lost_calls else fix
-        yield _irregular(ledger, updates, different[0], why, fix=fix)
+        yield _irregular(ledger, updates, different[0], why, fix)
 
 
 def _uneven(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Finding]:
@@ -97,45 +97,22 @@ def _uneven(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate
     if odd is None or _is_a_tail_carried_over(ledger, judged, odd):
         return
     window, n = judged[odd.index], odd.usual
-    reasons = list(why_of_another_size(ledger, window, n))
     if odd.first:
         why = f"most hold {n}"
         fix = by_framework(history, ledger, window.where, accelerate=_ACCUMULATE.format(n)) if n > 1 else None
     else:
         why = f"those around it {n}; a step was left out, or an epoch ended without one"
         fix = "count only micro-batches that ran backward, and let nothing jump over the step"
-    yield _irregular(ledger, updates, updates.index(window), why, reasons, fix)
+    yield _irregular(ledger, updates, updates.index(window), why, fix)
 
 
-def why_of_another_size(ledger: AuditedLedger, window: AuditedUpdate, size: int) -> Iterator[str]:
-    """Why a window that is longer or shorter than those of this size may be meant."""
-    usual = next(update for update in countable(ledger) if update.size == size)
-    columns, varies = columns_of(usual), any(update.size != size for update in countable(ledger)[1:-1])
-    unknown = varies and (not columns or columns[0].reduction == "unknown" or of_any_length(ledger, size))
-    if unknown or not {call.site for call in window.fresh} <= {call.site for call in usual.fresh}:
-        yield "a window may be an episode, or hold one loss more than others"
-
-
-def of_any_length(ledger: AuditedLedger, usual: int) -> bool:
-    """Whether windows are longer than usual by several amounts, as episodes are. (A step left out doubles a window.)"""
-    sizes = [update.size for update in countable(ledger)]
-    return len({size for size in sizes[1:] if size > usual and (usual == 1 or size % usual)}) > 1
-
-
-def _irregular(
-    ledger: AuditedLedger,
-    updates: list[AuditedUpdate],
-    index: int,
-    why: str,
-    reasons: Iterable[str] = (),
-    fix: str | None = None,
-) -> Finding:
+def _irregular(ledger: AuditedLedger, updates: list[AuditedUpdate], index: int, why: str, fix: str | None) -> Finding:
     window, first = updates[index], max(0, min(index - _SHOWN // 2, len(updates) - _SHOWN))
     sizes = [update.size for update in updates[first : first + _SHOWN]]
     before, after = "..., " * (first > 0), ", ..." * (first + _SHOWN < len(updates))
     text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: "
     text += f"{before}{', '.join(map(str, sizes))}{after}"
-    return finding(ledger, condition_of(window.where) or window.where, text, [window], reasons, fix=fix, sizes=sizes)
+    return finding(ledger, condition_of(window.where) or window.where, text, [window], fix=fix, sizes=sizes)
 
 
 # Tails in the next epoch

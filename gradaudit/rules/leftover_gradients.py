@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from gradaudit.history import AuditedCall, AuditedLedger, History, count_noun
 from gradaudit.lines import condition_of
-from gradaudit.rules.discarded_gradients import DROPPED_WHOLE, LATER, by_zeroing, useful_sites, whole_windows
-from gradaudit.rules.irregular_window import carried_over, why_of_another_size
+from gradaudit.rules.discarded_gradients import DROPPED_WHOLE, by_zeroing, useful_sites, whole_windows
+from gradaudit.rules.irregular_window import carried_over
 from gradaudit.rules.rule import Finding, by_framework, finding, rule
 
 _COUNT = "pass Accelerator(gradient_accumulation_steps={}) instead of dividing the losses; "
@@ -53,8 +53,7 @@ def left_over(history: History) -> Iterator[Finding]:
             text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {window.size - n} more "
             text += f"than others: they were {'' if seen else 'apparently '}left over at an epoch's end"
             where = condition_of(window.where) or window.where
-            reasons = () if seen else why_of_another_size(ledger, window, n)
-            yield finding(ledger, where, text, [window], reasons, size=window.size, usual=n)
+            yield finding(ledger, where, text, [window], size=window.size, usual=n)
 
 
 def _fix(history: History, ledger: AuditedLedger, calls: list[AuditedCall], where: str) -> str | None:
@@ -68,11 +67,9 @@ def _fix(history: History, ledger: AuditedLedger, calls: list[AuditedCall], wher
 
 def _reasons(history: History, ledger: AuditedLedger, calls: list[AuditedCall]) -> Iterator[str]:
     useful = useful_sites(history, ledger)
-    if history.cut_short:
-        yield "the run ended in the middle of the data, before its step"
     if useful and all(call.site not in useful for call in calls):
         yield "no call from there ever reaches a step, which may be intended"
+    if history.cut_short:
+        yield "the run ended in the middle of the data, before its step"
     if ledger.lost_calls and whole_windows(ledger, [*by_zeroing(ledger.lost_calls), calls]):
         yield DROPPED_WHOLE
-    if not ledger.made and history.stepped:
-        yield LATER

@@ -9,8 +9,7 @@ from math import inf, isclose, isfinite, prod
 from gradaudit.callsite import source
 from gradaudit.columns import Column, columns_of, divides, nearly_equal
 from gradaudit.history import AuditedLedger, AuditedUpdate, History, count_noun
-from gradaudit.lines import division_of, goes_over_else, loss_of
-from gradaudit.rules.irregular_window import of_any_length
+from gradaudit.lines import division_of, loss_of
 from gradaudit.rules.rule import (
     CHANGED,
     ERROR,
@@ -24,7 +23,6 @@ from gradaudit.rules.rule import (
 
 _SHOWN = 6  # numbers of a list
 _ACCUMULATED = re.compile(r"accum|grad(ient)?_?acc", re.I)
-_LOOKED_AT = 3  # windows whose calls are asked about
 COUNT_TOKENS = (
     "let forward() take **kwargs, and divide the sum over tokens by num_items_in_batch, which the Trainer then passes "
     "to it and to compute_loss()"
@@ -123,11 +121,10 @@ def _of_a_loss(
         fix = by_framework(history, ledger, where, accelerate=_PASS_N.format(n), transformers=_NOT_DIVIDED)
         return found(loss_of(where), text, reasons=[*_why_scaled(ledger, full), *why_added_up(full)], fix=fix)
     if len(columns) == 1 and len(first.fresh) == n and all(isclose(share * n, 1, rel_tol=1e-3) for share in shares):
-        text = f"the loss is divided by {n} twice, so every update is {n} times too small"
-        halved = n == 2 and not column.name.startswith("NllLoss")
-        weighted = halved or any(term.times for term in column.terms)
-        reasons = ["it may have a weight, or be halved as squares and the losses of a critic are"] * weighted
-        fix = by_framework(history, ledger, where, transformers=_DIVIDES) or "divide once"
+        twice = any(divides(n, term) for term in column.terms)
+        text = f"the loss is divided by {f'{n} twice' if twice else n * n}, so every update is {n} times too small"
+        reasons = ["the factor may be a weight"] * any(term.times for term in column.terms)
+        fix = by_framework(history, ledger, where, transformers=_DIVIDES) or ("divide once" if twice else None)
         return found(division_of(where), text, reasons=[*_why_scaled(ledger, full), *reasons], fix=fix)
     if column.uneven and not nearly_equal(column.coefficients) and not weighted:
         shown = ", ".join(f"{each:.2g}" for each in column.coefficients[:_SHOWN])
@@ -202,25 +199,12 @@ def _why_scaled(ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator
 
 def why_added_up(full: list[AuditedUpdate]) -> Iterator[str]:
     """Why the losses of a window may be meant to be added up, as those of several tasks are."""
-    calls = [update.micro_batches for update in full[:_LOOKED_AT]]
-    because = "a sum may be meant: "
-    if any(call.graphs > 1 for each in calls for call in each):
+    calls, because = full[0].micro_batches, "a sum may be meant: "
+    if any(call.graphs > 1 for call in calls):
         yield f"{because}one backward call takes the losses of a window along"
-    if len({call.reach.get(full[0].ledger) for call in calls[0]}) > 1:
+    if len({call.reach.get(full[0].ledger) for call in calls}) > 1:
         yield f"{because}the window's backward calls reach different parameters, as those of several tasks do"
-    if all(len({call.path for call in each}) == len(each) > 1 for each in calls):
-        yield f"{because}a helper is called for each from a line of its own"
-    if _have_labels(full[:_LOOKED_AT]):
-        yield f"{because}their targets are labels, such as real and fake"
-    if of_any_length(full[0].ledger, full[0].size):
-        yield f"{because}the windows are of any length, as episodes are"
-    if all(goes_over_else(update.fresh[0].where, update.where) for update in full[:_LOOKED_AT]):
-        yield "nothing says that the loop around them goes over micro-batches"
-    if any(call.passes > 1 for call in calls[0]):
+    if all(term.is_label for call in calls for term in call.terms):
+        yield f"{because}all targets of each are one label, such as real or fake"
+    if any(call.passes > 1 for call in calls):
         yield f"{because}each goes back through the one before, as the steps of a sequence do"
-
-
-def _have_labels(updates: list[AuditedUpdate]) -> bool:
-    """Whether each micro-batch has one value for all of its targets, and some have another than others."""
-    targets = [term.targets for update in updates for column in columns_of(update) or [] for term in column.terms]
-    return all(len(each) > 1 and len(set(each)) == 1 for each in targets) and len({each[0] for each in targets}) > 1

@@ -45,8 +45,6 @@ for name, loss, sizes, *findings in [
     ("a sum that is divided by the window first", lambda out, *_: 0.3 * squares(out, "sum") / 2 / len(out), [2] * 3),
 ]:
     row(name, lambda loss=loss, sizes=sizes: in_windows(loss, sizes), *findings)
-sums = functools.partial(in_windows, lambda out, y, n: mean(out, y), [5, 5, 9, 5, 5, 8, 5, 5])
-row("sums over episodes", sums, "irregular-window undecided", "loss-scale undecided")
 row("a declared window's short tail", lambda: in_windows(mean, [4, 4, 4, 2]), window=4)
 row("a declared window's short start", lambda: in_windows(mean, [2, 4, 4, 4]), "irregular-window error", window=4)
 
