@@ -24,6 +24,7 @@ class Schedule:
     Attributes:
         steps: How often it was stepped.
         lengths: After how many steps it comes to its end, as far as it says.
+        turns_at: After how many steps of a cosine the rate rises again; 0 of other schedules.
         own: Is the rate what a function or class of the script's says? Only the script knows what that counts.
     """
 
@@ -34,7 +35,7 @@ class Schedule:
         if isinstance(scheduler, lr_scheduler.SequentialLR):  # the last of its schedules begins at the last milestone
             begins, last = scheduler._milestones[-1], scheduler._schedulers[-1]
             self.lengths = {begins + length for length in _lengths([vars(last)])}
-        self.steps = 0
+        self.steps, self.turns_at = 0, getattr(scheduler, "T_max", 0)
 
 
 def _lengths(known: list[dict]) -> set[float]:

@@ -69,7 +69,7 @@ def _of_another_length(history: History, ledger: AuditedLedger, updates: list[Au
     That may be counted in micro-batches, where it is stepped once per update, or in updates, where it is stepped once
     per epoch.
     """
-    schedule, n = ledger.schedule, history.size(ledger)
+    schedule, n, where = ledger.schedule, history.size(ledger), _first_step(updates)
     unit, length = "updates", len(updates)
     if 2 * schedule.steps > length:  # it is stepped for each
         unit, length = "micro-batches", sum(update.size for update in updates) + len(ledger.left_over)
@@ -77,9 +77,19 @@ def _of_another_length(history: History, ledger: AuditedLedger, updates: list[Au
         text = f"the scheduler is as long as its run in {unit}, and was stepped through {schedule.steps:,} of its "
         text += f"{length:,} steps"
         fix = "count its length in updates" if unit == "micro-batches" else None
-        inside = [where for update in updates for _, where in update.scheduled]
-        where = [*inside, *(where for update in updates for where in update.scheduled_after)][0]
         yield finding(ledger, where, text, updates, fix=fix, scheduler_steps=schedule.steps, length=length)
+    epochs = len({epoch for update in updates for epoch in update.epochs})
+    if 1 < epochs == schedule.turns_at <= schedule.steps / 2:
+        text = f"the cosine is {epochs} steps long, as many as the run has epochs, and was stepped {schedule.steps:,} "
+        text += f"times: the rate falls and rises again every {2 * epochs} steps"
+        fix = "count its length in updates, or step it once per epoch"
+        yield finding(ledger, where, text, updates, fix=fix, scheduler_steps=schedule.steps, length=epochs)
+
+
+def _first_step(updates: list[AuditedUpdate]) -> str:
+    """Where the scheduler was stepped first, inside a window or after one; "" where nothing was trained by then."""
+    inside = [where for update in updates for _, where in update.scheduled]
+    return next(iter([*inside, *(where for update in updates for where in update.scheduled_after)]), "")
 
 
 def _at_rate_zero(ledger: AuditedLedger) -> Iterator[Finding]:

@@ -76,6 +76,13 @@ SCHEDULED = {"step": "optimizer.step()\nscheduler.step()"}
 for words, end, *lengths in ("count its length in updates", 0.5, 12, 6), ("count its length in this run's", 0.0, 2, 6):
     made = [f"scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, {end}, {each})" for each in lengths]
     row("scheduler-cadence", words, *[PAIRS | SCHEDULED | {"before": line} for line in made], exact=False)
+COSINE = "loader = DataLoader(torch.utils.data.TensorDataset(*data(1, 16)[0]), 4)\nscheduler = "
+COSINE += "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, {})"
+EPOCHS = {"for": "for i, (x, y) in enumerate((each for _ in range(3) for each in loader), 1):", "if": "if True:"}
+EPOCHS |= {"loss": "loss = F.cross_entropy(model(x), y)"}
+LONG, SELDOM = {"before": COSINE.format(12)}, {"step": "optimizer.step()\nif i % 4 == 0: scheduler.step()"}
+WRONG = EPOCHS | SCHEDULED | {"before": COSINE.format(3)}
+row("scheduler-cadence", "or step it once per epoch", WRONG, WRONG | LONG, WRONG | SELDOM, exact=False)
 FIRST = {"loss": "loss = F.cross_entropy(model(first(x)), y) / 4"}
 HELD = {"before": "optimizer.add_param_group({'params': first.parameters(), 'momentum': 0.9})"}
 FROZEN = {"before": "first.requires_grad_(False)"}
