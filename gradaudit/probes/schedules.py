@@ -72,7 +72,9 @@ class Schedules:
 
     def _around_step(self, scheduler, *args, **kwargs) -> Generator:
         inside = self.inside
-        ledger = None if inside else self.observer.ledgers.get(id(getattr(scheduler, "optimizer", None)))
+        optimizer = getattr(scheduler, "optimizer", None)
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # what a framework has wrapped
+        ledger = None if inside else self.observer.ledgers.get(id(optimizer))
         if ledger is not None:
             self.observer.look()
         self.inside = True

@@ -153,6 +153,8 @@ MADE = "scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)\noptimizer = ac
 STEPPED = {"prepare": MADE, "zero": f"{ZERO}\nscheduler.step()"}
 PREPARED = STEPPED | {"prepare": f"{MADE}\nscheduler = accelerator.prepare(scheduler)"}
 row("scheduler-cadence", "pass the scheduler through acc", STEPPED, PREPARED, loop=TOLD, exact=False)
+OF_PREPARED = {"prepare": "\n".join(reversed(MADE.split("\n"))), "zero": STEPPED["zero"]}
+row("scheduler-cadence", "pass the scheduler through acc", OF_PREPARED, PREPARED, loop=TOLD, exact=False)
 STEPPED = [OWN | {"prepare": MADE, "zero": f"if i % 4 == 0: {ZERO}{each}scheduler.step()"} for each in ("\n", "; ")]
 row("scheduler-cadence", "Step the scheduler once per update", *STEPPED, loop=TOLD, exact=False)
 
