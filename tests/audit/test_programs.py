@@ -295,6 +295,16 @@ row("bfloat16 without accumulation", lambda: in_windows(mean, [1] * 4, net().bfl
 # Losses, not only calls
 
 
+@said("held-graphs undecided")
+def two_losses_that_share_a_term(model, optimizer):
+    for x, y in data(12):
+        out = model(x)
+        shared = mean(out, y)
+        (shared - squares(out)).backward(retain_graph=True)
+        (shared + squares(out.detach() - out)).backward()
+        update(optimizer)
+
+
 @said("unused-loss error")
 def backward_with_the_step_inside_the_test(model, optimizer):
     for k, (x, y) in enumerate(data(16), start=1):
