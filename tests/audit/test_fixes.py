@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.zoo import ZOO
 from gradaudit import audit
@@ -93,22 +92,6 @@ def test_a_fix_speaks_the_frameworks_arguments(framework, options, rule, words, 
     assert words not in fixes(report)[rule]
 
 
-@pytest.mark.parametrize("scale", [False, True])
-def test_what_is_advised_for_accelerates_tail_makes_it_exact(scale):
-    accelerate = pytest.importorskip("accelerate")
-    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
-    model, optimizer = with_sgd()
-    loader = DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), 4)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    with audit() as report:
-        for i, (x, y) in enumerate(loader):
-            with accelerator.accumulate(model):
-                accelerator.backward(plain(model(x), y) * (4 / 2 if scale and i >= 8 else 1))
-                optimizer.step()
-                optimizer.zero_grad()
-    assert report.rules == ([] if scale else ["loss-scale"])
-
-
 @pytest.mark.parametrize(("told", "sizes"), [(4, []), (2, ["irregular-window"]), (1, [])])
 @pytest.mark.parametrize("framework", ["accelerate", "lightning"])
 def test_the_window_that_a_framework_was_told_is_the_one_that_was_meant(framework, told, sizes, installed, monkeypatch):
@@ -141,34 +124,6 @@ def test_zeroing_between_two_losses_is_advised_only_without_accumulation(name, z
     assert fixes(report) == {"foreign-gradients": fix}
 
 
-# What was done
-
-
-def twice():
-    model, optimizer = with_sgd()
-    for x, y in data(4):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.step()  # again
-
-
-def line_of(text):
-    with open(__file__, encoding="utf-8") as lines:
-        return next(k for k, line in enumerate(lines, 1) if text in line)
-
-
-def test_two_steps_in_a_row_are_both_named_and_one_is_to_be_removed():
-    with audit() as report:
-        twice()
-    again = line_of("  # again")
-    fix = fixes(report)["stale-gradients"]
-    assert "remove one" in fix
-    assert f":{again}: remove" in fix
-    assert f":{again - 1} and" in fix
-    assert "zero" not in fix
-
-
 def test_a_step_that_is_skipped_a_second_time_is_no_second_step():
     def skip(model, optimizer, scaler):
         scaler.step(optimizer)
@@ -177,16 +132,3 @@ def test_a_step_that_is_skipped_a_second_time_is_no_second_step():
     with audit() as report:
         scaled_steps([float("inf")] * 4, before_the_step=skip)
     assert "two steps" not in fixes(report)["stale-gradients"]
-
-
-def test_steps_that_stop_are_told_from_a_tail():
-    model, optimizer = with_sgd()
-    with audit() as report:
-        for i, (x, y) in enumerate(data(20)):
-            (F.cross_entropy(model(x), y) / 4).backward()
-            if i < 3:
-                optimizer.step()  # the last
-                optimizer.zero_grad()
-    fix = fixes(report)["leftover-gradients"]
-    assert f"the last step, on line {line_of('  # the last')}, came long before the end" in fix
-    assert "count micro-batches" in fix

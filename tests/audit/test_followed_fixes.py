@@ -52,7 +52,8 @@ def run(loop, lines):
 AGAIN = "let the line step only after a backward pass"
 row("stale-gradients", AGAIN, {"step": "for _ in 1, 2: optimizer.step()"})
 row("empty-step", AGAIN, {"step": "for _ in 1, 2: optimizer.step(); optimizer.zero_grad(set_to_none=False)"})
-row("stale-gradients", ": remove one of them", {"step": "optimizer.step()\noptimizer.step()"})
+WORDS = "two steps follow each other, at loop.py:6 and loop.py:7: remove one of them"
+row("stale-gradients", WORDS, {"step": "optimizer.step()\noptimizer.step()"})
 row("empty-step", ": remove one of them", {"zero": "optimizer.zero_grad(set_to_none=False)\noptimizer.step()"})
 SUMMED = {"backward": "total = loss + (total if i % 4 != 1 else 0)\ntotal.backward(retain_graph=True)"}
 LOGGED = {"backward": "total = loss.detach() + (total if i % 4 != 1 else 0)\nloss.backward()"}
@@ -61,7 +62,8 @@ UNDIVIDED = {"loss": "loss = F.cross_entropy(model(x), y)"}
 TOO_SELDOM = UNDIVIDED | {"backward": "", "step": "loss.backward()\noptimizer.step()"}
 row("unused-loss", "divided by N: only the step belongs into the condition", TOO_SELDOM)
 ITS_COUNT = {"before": "made = 0", "if": "if made % 4 == 0:\n    made += 1"}
-row("leftover-gradients", "long before the end: let its condition count micro-batches", ITS_COUNT)
+WORDS = "the last step, on line 7, came long before the end: let its condition count micro-batches"
+row("leftover-gradients", WORDS, ITS_COUNT)
 SPOILED = {"loss": "loss = F.cross_entropy(model(x), y) / 4 * (float('nan') if i == 6 else 1)"}
 SKIPPED = SPOILED | {"step": "if all(p.grad.isfinite().all() for p in model.parameters()): optimizer.step()"}
 row("discarded-gradients", "skip the update of a window whose gradient isn't finite", SPOILED, SKIPPED, exact=False)
@@ -158,9 +160,11 @@ row("scheduler-cadence", "Step the scheduler once per update", *STEPPED, loop=TO
 
 TEN = f"batches = DataLoader(torch.utils.data.TensorDataset(*data(1, 40)[0]), 4)\n{{}}{LOOP['for']}"
 LEFT, SEEN = {"for": TEN.format("")}, {"for": TEN.format("batches = accelerator.prepare(batches)\n")}
-SEEN |= {"loss": "loss = F.cross_entropy(model(x), y) * (4 / 2 if i > 8 else 1)"}
+UNSCALED = SEEN
+SEEN = SEEN | {"loss": "loss = F.cross_entropy(model(x), y) * (4 / 2 if i > 8 else 1)"}
 WORDS = "pass the data loader through accelerator.prepare(), and put each micro-batch"
 row("leftover-gradients", WORDS, LEFT, SEEN, loop=TOLD, exact=False)
+row("loss-scale", "since Accelerate divides by 4", UNSCALED, SEEN, loop=TOLD, exact=False)
 row("leftover-gradients", f"dividing the losses; {WORDS}", OWN | LEFT, SEEN, loop=TOLD, exact=False)
 
 
@@ -171,11 +175,12 @@ def by_transformers(model, net, optimizer, batches, loss=None):
     transformers = pytest.importorskip("transformers")
     model.net = net
     samples = [{"x": x, "labels": y} for batch in batches for x, y in zip(*batch, strict=True)]
-    sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "num_train_epochs": 1}
+    sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
+    sizes["num_train_epochs"] = 1 if optimizer else 2
     quiet = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "use_cpu": True, "disable_tqdm": True}
     plain = {"max_grad_norm": 0, "lr_scheduler_type": "constant", "train_sampling_strategy": "sequential"}
     with TemporaryDirectory() as folder:
-        arguments = transformers.TrainingArguments(folder, **sizes, **quiet, **plain)
+        arguments = transformers.TrainingArguments(folder, **sizes, **quiet, **(plain if optimizer else {}))
         options = {"compute_loss_func": loss, "optimizers": (optimizer, None)}
         transformers.Trainer(model, arguments, train_dataset=samples, **options).train()
 
@@ -203,7 +208,10 @@ CALLS = [
     OUT | {"train": CALL.format(of)} for of in ("F.cross_entropy(out[0], y)", "counted(out[0], y, num_items_in_batch)")
 ]
 row("loss-scale", "nor for compute_loss_func: divide the sum over tokens by num_items", *CALLS, loop=TRAINER)
-row("loss-scale", "itself: return the plain mean from forward()", PLAIN | PART, PLAIN | MEAN, loop=TRAINER)
+WORDS = "itself: return the plain mean from forward()"
+row("loss-scale", WORDS, PLAIN | PART, PLAIN | MEAN, loop=TRAINER)
+ITS_OWN = {"train": "by_transformers(Model(), model, None, batches[:10])"}  # and schedule, clipping, tails
+row("loss-scale", WORDS, PLAIN | PART, PLAIN | MEAN | ITS_OWN, loop=TRAINER, exact=False)
 WORDS = "let forward() take **kwargs, and divide the sum over tokens by num_items_in_batch"
 TEN, MASKED = {"before": "batches = batches[:10]"}, {"before": "for _, y in batches[::2]: y[1:] = -100"}
 row("loss-scale", WORDS, PART | TEN, TEN, loop=TRAINER, exact=False)
@@ -223,7 +231,7 @@ def by_lightning(model, optimizer, batches, tail=1):
     module = Module()
     module.model = model
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", accumulate_grad_batches=4, **quiet)
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", accumulate_grad_batches=4, **quiet)
     trainer.fit(module, DataLoader(batches, batch_size=None))
 
 
