@@ -80,7 +80,16 @@ def a_state_that_is_carried_on_with_its_graph():
         update(optimizer)
 
 
-# Gradients that are never used, and steps without any
+# Gradients that are used again, or never, and steps without any
+
+
+@said("stale-gradients error")
+def a_part_that_is_never_zeroed_and_the_other_in_place(model, optimizer):
+    for i, (x, y) in enumerate(data(12)):
+        mean(model(x), y, 2).backward()
+        if i % 2:
+            optimizer.step()
+            model[2].zero_grad(set_to_none=False)
 
 
 @said()
@@ -146,8 +155,8 @@ def new_data(p, change):
     p.data = p.data - change
 
 
-def by_hand(write=in_place, divide=4, zero=True, count=12):
-    model = net()
+def by_hand(write=in_place, divide=4, zero=True, count=12, bias=True):
+    model = nn.Linear(3, 2, bias)
     for i, (x, y) in enumerate(data(count)):
         mean(model(x), y, divide).backward()
         if (i + 1) % 4 == 0:
@@ -161,6 +170,7 @@ for write in (in_place, data_add_, new_data):
     how = f"updates by hand with {write.__name__}"
     row(how, lambda write=write: by_hand(write, zero=False), "stale-gradients error")
 row("updates by hand", by_hand)
+row("updates by hand of one tensor", lambda: by_hand(zero=False, bias=False), "stale-gradients error")
 row("leftovers of updates by hand", lambda: by_hand(count=14), "leftover-gradients error")
 row("undivided losses and updates by hand, which may divide", lambda: by_hand(divide=1), "loss-scale undecided")
 
