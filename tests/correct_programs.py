@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
-from torch.optim.lr_scheduler import LinearLR, ReduceLROnPlateau, SequentialLR, StepLR
+from torch.optim.lr_scheduler import StepLR
 
-from course_utils import train_epoch
 from runs import in_windows, mean, update, with_sgd
 
 PROGRAMS = []
@@ -49,40 +48,6 @@ def net(inputs: int = 3, outputs: int = 2) -> nn.Sequential:
 def batches(count: int = 12, size: int = 4, inputs: int = 3) -> Iterator[tuple[Tensor, Tensor]]:
     for _ in range(count):
         yield torch.randn(size, inputs), torch.randint(2, (size,))
-
-
-# Every style of zeroing
-
-
-def zeroing(zero: Callable) -> None:
-    model, optimizer = with_sgd(net(), momentum=0.9)
-    for x, y in batches():
-        mean(model(x), y).backward()
-        optimizer.step()
-        zero(model)
-
-
-def zeroed_parts(zero: Callable) -> Callable:
-    return lambda model: [zero(p) for p in model.parameters()]
-
-
-for name, zero in {
-    "in place": lambda model: model.zero_grad(set_to_none=False),
-    "None": zeroed_parts(lambda p: setattr(p, "grad", None)),
-    "data": zeroed_parts(lambda p: p.grad.data.zero_()),
-}.items():
-    row(f"zeroing, {name}", partial(zeroing, zero))
-
-
-# Accumulation
-
-
-@said()
-def the_courses_loop():
-    model = net()
-    data = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (4, 2, 1, 3, 2, 4, 1, 4, 4, 2)]
-    for _ in range(2):
-        train_epoch(model, data, lambda model, b: mean(model(b[0]), b[1]), AdamW(model.parameters()), n=4)
 
 
 # Losses, several of which are meant to be added up
@@ -230,16 +195,6 @@ def points_that_are_added_to_a_scene():
         update(optimizer)
 
 
-@said()
-def an_embedding_by_hand():
-    table = nn.Embedding(50, 4)
-    for _ in range(6):
-        F.mse_loss(table(torch.randint(50, (4,))), torch.zeros(4, 4)).backward()
-        with torch.no_grad():
-            table.weight -= 0.5 * table.weight.grad
-        table.weight.grad = None
-
-
 @said("leftover-gradients undecided")
 def first_order_meta_learning(model, optimizer):
     for _ in range(4):
@@ -273,30 +228,7 @@ def a_backward_call_on_meta_tensors_before_the_loop():
     in_windows(mean, [4] * 4, net())
 
 
-# Schedules, scalers, clipping
-
-
-def scheduled(make: Callable, per_epoch: bool) -> None:
-    model, optimizer = with_sgd(net())
-    schedule = make(optimizer)
-    for _ in range(3):
-        for i, (x, y) in enumerate(batches(8)):
-            mean(model(x), y, 2).backward()
-            if (i + 1) % 2 == 0:
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                if not per_epoch:
-                    schedule.step()
-                optimizer.zero_grad()
-        if per_epoch:
-            schedule.step(*([1.0] if isinstance(schedule, ReduceLROnPlateau) else []))
-
-
-for name, make, per_epoch in [
-    ("a plateau", lambda o: ReduceLROnPlateau(o, patience=0), True),
-    ("a warm-up", lambda o: SequentialLR(o, [LinearLR(o), StepLR(o, 4)], milestones=[4]), False),
-]:
-    row(name, partial(scheduled, make, per_epoch))
+# Scalers, clipping
 
 
 def scaled(fused: bool) -> None:

@@ -291,26 +291,25 @@ def test_the_wrong_lines_are_an_error_of_their_rule_and_the_correct_ones_none(na
         assert report.errors == []
 
 
-BACKWARD = "loss = mean(model(x), y); loss.backward()"
+BACKWARD, STEP, ZERO = "loss = mean(model(x), y); loss.backward()", "optimizer.step()", "optimizer.zero_grad()"
 AUX = "aux = torch.nn.functional.cross_entropy(model(x), y)"
 
 
 @pytest.mark.parametrize(
     ("rule", "lines", "marked"),
     [
-        ("discarded-gradients", f"optimizer.zero_grad(); {BACKWARD}", "optimizer.zero_grad()"),
-        ("stale-gradients", f"{BACKWARD}; optimizer.step()", "optimizer.step()"),
-        ("unused-loss", f"{AUX}; {BACKWARD}; update(optimizer)", AUX),
+        ("discarded-gradients", [f"{ZERO}; {BACKWARD}", f"if i % 2: {STEP}"], ZERO),
+        ("stale-gradients", [f"{BACKWARD}; {STEP}"], STEP),
+        ("unused-loss", [AUX, f"{BACKWARD}; update(optimizer)"], AUX),
     ],
 )
-def test_of_several_statements_on_a_line_the_one_that_is_meant_is_marked(rule, lines, marked, tmp_path):
-    file = tmp_path / "train.py"
-    head = "import torch\nmodel, optimizer = with_sgd()\nfor i, (x, y) in enumerate(data(8)):\n"
-    step = "    if i % 2: optimizer.step()\n" * (rule == "discarded-gradients")
-    file.write_text(head + "".join(f"    {line}\n" for line in lines.split("\n")) + step)
-    names = {"with_sgd": with_sgd, "data": data, "mean": mean, "update": update}
+def test_of_several_statements_on_a_line_the_one_that_is_meant_is_marked(rule, lines, marked, monkeypatch):
+    lines = ["for i, (x, y) in enumerate(data()):", *(f"    {line}" for line in lines)]
+    in_file(monkeypatch, *lines)
+    model, optimizer = with_sgd()
+    names = {"model": model, "optimizer": optimizer, "data": data, "mean": mean, "update": update, "torch": torch}
     with audit() as report:
-        exec(compile(file.read_text(), str(file), "exec"), names)
+        exec(compile("\n".join(lines), "train.py", "exec"), names)
     (finding,) = (finding for finding in report.findings if finding.rule == rule)
     line, start, end = cause(finding.where, rule)
-    assert file.read_text().splitlines()[line - 1][start:end] == marked
+    assert lines[line - 1][start:end] == marked
