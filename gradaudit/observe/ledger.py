@@ -131,7 +131,6 @@ class OptimizerLedger:
         self.updates, self.lost = Kept(), Kept()
         self.open = self.update_type(self)
         self.depth = 0  # of the step that is running: a step may call the step that it inherits
-        self.optimizers = 1  # that it has had, one after the other
         self.calls_closure = False  # does that step call a closure of the script's?
 
     def __getstate__(self) -> dict:

@@ -204,21 +204,11 @@ class Observer:
             if ledger.optimizer() is None:
                 self._look_at(ledger)
                 self.ledgers.pop(key, None)
-                self._hand_over(ledger) or self._end(ledger)
+                self._end(ledger)
         for ledger in self.by_hand:
             if not ledger.gradients.parameters:
                 self._end(ledger)
         self.by_hand = [ledger for ledger in self.by_hand if ledger.gradients.parameters]
-
-    def _hand_over(self, ledger: OptimizerLedger) -> bool:
-        """A script may create a new optimizer for each update, over the same parameters: then these are one."""
-        for key, other in self.ledgers.items():
-            alike = other.kind == ledger.kind and other.gradients.ids == ledger.gradients.ids
-            if alike and ledger.made == ledger.optimizers and not (other.made or other.in_grad):
-                ledger.optimizer, ledger.optimizers = other.optimizer, ledger.optimizers + 1
-                self.ledgers[key] = ledger
-                return True
-        return False
 
     def _end(self, ledger: OptimizerLedger) -> None:
         self.listener.ended(ledger)

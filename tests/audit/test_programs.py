@@ -54,6 +54,8 @@ for name, loss, sizes, *findings in [
     ("a sum that is divided by the window first", lambda out, *_: 0.3 * squares(out, "sum") / 2 / len(out), [2] * 3),
 ]:
     row(name, lambda loss=loss, sizes=sizes: in_windows(loss, sizes), *findings)
+smoothed = functools.partial(F.cross_entropy, label_smoothing=0.1)
+row("smoothed labels, never divided", lambda: in_windows(lambda out, y, n: smoothed(out, y)), "loss-scale error")
 row("a declared window's short tail", lambda: in_windows(mean, [4, 4, 4, 2]), window=4)
 row("a declared window's short start", lambda: in_windows(mean, [2, 4, 4, 4]), "irregular-window error", window=4)
 
