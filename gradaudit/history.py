@@ -33,7 +33,7 @@ class Term:
     times: tuple[float, ...] = ()  # by which numbers but 1 the script multiplies it, nan for others
     over: tuple[float, ...] = ()  # by which numbers it divides it, in the same way
     masked: bool = False  # some targets are left out
-    is_label: bool | Tensor = False  # all of its targets are one number, such as 1 for real
+    is_label: bool | Tensor | None = None  # all of its targets are one number, such as 1 for real; None of later calls
     by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
 
     @property

@@ -55,7 +55,8 @@ def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Finding | None
     update, calls = mixed[0]
     sites = {call.site for _, calls in mixed for call in calls}
     alone = any(u.fresh and all(c.site in sites and other in c.ledgers for c in u.fresh) for u in ledger.updates)
-    labels = all(term.is_label for _, calls in mixed for call in calls for term in call.terms)
+    known = [[t.is_label for t in c.terms if t.is_label is not None] for _, calls in mixed for c in calls]
+    labels = any(known) and all(map(any, filter(None, known)))
     certain = not alone and any(_not_meant(call, u, other, labels) for u, calls in mixed for call in calls)
     text = f"update {update.number} of {ledger.name} also holds {count_noun(len(calls), 'backward call')} of "
     text += f"{other.name}'s loss; {len(mixed):,} of {count_noun(len(ledger.updates), 'update')} do"

@@ -32,6 +32,13 @@ def test_a_buggy_loop_is_found_under_its_rule_at_a_line_of_its_own(name):
         assert finding.fix or finding.level != ERROR
 
 
+def test_a_loss_is_known_by_its_targets_in_the_first_calls(monkeypatch):
+    monkeypatch.setattr("gradaudit.probes.losses._COMPARED", 4)
+    with audit() as report:
+        ZOO["critic-with-a-window-of-both"].buggy()
+    assert report.rules == ["foreign-gradients"]
+
+
 @pytest.mark.parametrize("name", ZOO)
 def test_a_fixed_loop_has_no_error(name):
     with audit() as report:
