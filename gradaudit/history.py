@@ -78,6 +78,7 @@ class AuditedCall(Call):
     graphs: int = 1  # how many forward passes with nothing in common it went through
     alive: int = 0  # losses of earlier calls that something still keeps, with their graphs
     again: int = 0  # the number of an earlier call that had gone through a loss of this one
+    goes_anew: bool = False  # it goes through a loss that no earlier call did
     passes: int = 1  # between how many backward calls its graph was built
     carries_on: bool = False  # it was given gradients of several numbers: those that other calls have left in a leaf
     goes_on: int = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own

@@ -54,6 +54,7 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, mark
             term.is_label = _is_label(node)
         if term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
+            call.goes_anew |= not mark.call
             call.again, mark.call = mark.call or call.again, call.number
             marks.add(mark)
         if known and node is root.grad_fn and not root._backward_hooks:  # the script's own may change the gradient

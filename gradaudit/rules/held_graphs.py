@@ -33,8 +33,8 @@ def held_graphs(history: History) -> Iterator[Finding]:
         text = f"{count_noun(len(again), 'backward call')} went through a loss that an earlier one of the window had "
         text += "used, whose gradient counts again"
         fix = "call backward on each loss once, and detach() what is added up for the log"
-        one_pass = all(call.forward != call.number for call in again)
-        reasons = ["losses of one forward pass may share a term"] if one_pass else []
+        share = all(call.forward != call.number and call.goes_anew for call in again)
+        reasons = ["losses of one forward pass may share a term"] * share
         yield finding(None, again[0].where, text, reasons=reasons, fix=fix, calls=len(again))
     longest = max(history.calls, key=lambda call: call.passes, default=None)
     if longest is not None and longest.passes > 2:  # two losses of one forward pass make two

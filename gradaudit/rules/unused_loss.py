@@ -30,7 +30,7 @@ def unused_losses(history: History) -> Iterator[Finding]:
     used = [each for each in history.losses if each[1]]
     for where, went, made in history.losses:
         text = f"{went or 'none'} of {count_noun(made, 'loss')} made at this line went back"
-        if not went and made >= 3:
+        if made >= 3 and where not in {each[0] for each in used}:  # another caller's losses of this line may go back
             yield finding(None, where, text, level=ADVICE, went_back=went, made=made)
         elif went < made and used == [(where, went, made)]:  # beside others, a loss may have its turn now and then
             reasons = [] if _under_the_steps_test(history, where) else ["the others may be left out on purpose"]

@@ -292,6 +292,27 @@ row("bfloat16 without accumulation", lambda: in_windows(mean, [1] * 4, net().bfl
 # Losses, not only calls
 
 
+@said("held-graphs error")
+def one_loss_twice(model, optimizer):
+    for x, y in data(12):
+        loss = mean(model(x), y)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        update(optimizer)
+
+
+@said()
+def a_loss_function_that_validation_uses_with_a_graph(model, optimizer):
+    def loss_of(x, y):
+        return mean(model(x), y)
+
+    for x, y in data(12):
+        loss_of(x, y).backward()
+        update(optimizer)
+    for x, y in data(4):
+        loss_of(x, y).item()
+
+
 @said("held-graphs undecided")
 def two_losses_that_share_a_term(model, optimizer):
     for x, y in data(12):
